@@ -1,0 +1,126 @@
+"""Files that are whole or absent: written aside, flushed to disk, then renamed into place.
+
+Refuses to know what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unmask.base.errors import UserError, os_errors
+
+
+def sync_path(path: Path) -> None:
+    """Flush a file or folder entry to the disk, so that a rename after it cannot overtake it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _aside(path: Path, kind: str) -> Path:
+    return path.with_name(f".{path.name}.{kind}-{uuid.uuid4().hex[:8]}")
+
+
+def write_bytes(path: Path | str, data: bytes) -> None:
+    """Write a file atomically: a reader sees the old content or the new, never a part."""
+    path = Path(path)
+    with os_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = _aside(path, "new")
+        try:
+            with open(aside, "wb") as handle:
+                handle.write(data)
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.replace(aside, path)
+            sync_path(path.parent)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+
+
+def write_text(path: Path | str, text: str) -> None:
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path | str, what: str) -> dict[str, Any]:
+    """A JSON object from a file; `what` names it in the error if it is damaged."""
+    path = Path(path)
+    with os_errors("read", path):
+        raw = path.read_bytes()
+    try:
+        value = json.loads(raw)
+    except ValueError as error:
+        raise UserError(f"{what} {path} is damaged (not valid JSON): restore a copy or make it again") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{what} {path} is damaged (expected a JSON object): restore a copy or make it again")
+    return value
+
+
+def swap_in(aside: Path, path: Path) -> None:
+    """Put a finished folder in its place. The old one, if any, is gone only after the new one stands."""
+    if not path.exists():
+        os.rename(aside, path)
+        sync_path(path.parent)
+        return
+    old = _aside(path, "old")
+    os.rename(path, old)
+    os.rename(aside, path)
+    sync_path(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def fresh_folder(path: Path | str) -> Iterator[Path]:
+    """A folder to fill: it takes the name `path` only when the block ends well, else nothing is left behind."""
+    path = Path(path)
+    with os_errors("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = _aside(path, "new")
+        aside.mkdir()
+        try:
+            yield aside
+            for item in sorted(aside.rglob("*")):
+                sync_path(item)
+            sync_path(aside)
+            swap_in(aside, path)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+
+
+def sweep_asides(folder: Path) -> None:
+    """Bring back a folder whose swap was cut off between its two renames; remove what a killed process left aside."""
+    for old in folder.glob(".*.old-????????"):
+        home = folder / old.name[1:].rsplit(".old-", 1)[0]
+        if not home.exists():
+            os.rename(old, home)
+        elif old.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
+    for new in folder.glob(".*.new-????????"):
+        if new.is_dir():
+            shutil.rmtree(new, ignore_errors=True)
+        else:
+            new.unlink(missing_ok=True)
+
+
+def sha256_file(path: Path | str) -> str:
+    digest = hashlib.sha256()
+    with os_errors("read", path), open(path, "rb") as handle:
+        while chunk := handle.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,283 @@
+"""A command line from a typed function: its signature gives the options, its docstring their help.
+
+Positional-only parameters are positional on the command line, a dataclass parameter is spread out into its fields,
+`list[T]` takes several values, `bool` is a switch. `--config` reads a recipe (YAML), options override it,
+`--print_config` shows the outcome. Written on argparse, because the house wants three things together that the
+ready-made parsers only give in part: space-separated lists, plain switches, and one-line errors with the nearest name.
+
+Refuses to know any verb.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+
+from unmask.base.errors import UserError, nearest, os_errors, unknown
+
+MISSING = inspect.Parameter.empty
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One value the user may give."""
+
+    name: str
+    kind: Any  # the element type: str, int, float, bool, Path or a Literal
+    many: bool  # takes a list
+    optional: bool  # may be None
+    default: Any
+    positional: bool
+    help: str
+    owner: str | None  # the dataclass parameter this is a field of, if any
+
+    @property
+    def choices(self) -> tuple[Any, ...] | None:
+        return get_args(self.kind) if get_origin(self.kind) is Literal else None
+
+    def convert(self, raw: Any) -> Any:
+        """A value from the command line or a recipe, checked; raises UserError in one line."""
+        if raw is None and self.optional:
+            return None
+        if self.many:
+            items = raw if isinstance(raw, list) else [raw]
+            return [self._convert_one(item) for item in items]
+        if isinstance(raw, (list, dict)):
+            raise UserError(f"--{self.name} takes one value, not {raw!r}")
+        return self._convert_one(raw)
+
+    def _convert_one(self, raw: Any) -> Any:
+        if self.choices is not None:
+            for choice in self.choices:
+                if str(raw) == str(choice):
+                    return choice
+            raise unknown(f"choice for --{self.name}", str(raw), map(str, self.choices))
+        if self.kind is bool:
+            if isinstance(raw, bool):
+                return raw
+            raise UserError(f"--{self.name} takes true or false, not {raw!r}")
+        if isinstance(raw, bool) and self.kind in (int, float):
+            raise UserError(f"--{self.name} takes {_NAMES[self.kind]}, not {raw!r}")
+        try:
+            return self.kind(raw)
+        except (TypeError, ValueError):
+            pass
+        if self.kind is int and isinstance(raw, (str, float)):  # 1e5 is a whole number too
+            try:
+                if float(raw) == int(float(raw)):
+                    return int(float(raw))
+            except (ValueError, OverflowError):
+                pass
+        raise UserError(f"--{self.name} takes {_NAMES.get(self.kind, self.kind.__name__)}, not {raw!r}")
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+
+
+def _split_type(annotation: Any) -> tuple[Any, bool, bool]:
+    """(element type, many, optional) of an annotation such as `list[float] | None`."""
+    optional = False
+    if get_origin(annotation) in (Union, types.UnionType):
+        rest = [part for part in get_args(annotation) if part is not type(None)]
+        optional = len(rest) < len(get_args(annotation))
+        # a union such as `float | str` is parsed by the function itself, from text
+        annotation = rest[0] if len(rest) == 1 else str
+    if get_origin(annotation) in (list, tuple):
+        return get_args(annotation)[0], True, optional
+    return annotation, False, optional
+
+
+def _helps(docstring: str | None) -> tuple[str, dict[str, str]]:
+    """The opening text of a docstring and the help of each argument in its `Args:` section."""
+    text = inspect.cleandoc(docstring or "")
+    head, _, tail = text.partition("\nArgs:\n")
+    helps: dict[str, str] = {}
+    name = None
+    for line in tail.splitlines():
+        if line and not line.startswith(" "):
+            break
+        start = re.match(r"    (\w+): (.*)", line)
+        if start and not line.startswith("     "):
+            name = start.group(1)
+            helps[name] = start.group(2).strip()
+        elif name and line.strip():
+            helps[name] += " " + line.strip()
+    return head.strip(), helps
+
+
+def options_of(function: Callable[..., Any], owner: str | None = None) -> list[Option]:
+    """The options of a function or dataclass, dataclass parameters spread out into their fields."""
+    hints = typing.get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    helps = _helps(function.__doc__)[1]
+    found: list[Option] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if dataclasses.is_dataclass(hints[name]):
+            found += options_of(hints[name], owner=name)
+            continue
+        kind, many, optional = _split_type(hints[name])
+        default = parameter.default
+        if default is not MISSING and not isinstance(default, (str, int, float, bool, list, tuple, Path, type(None))):
+            default = None  # a dataclass field with a factory
+        positional = parameter.kind is parameter.POSITIONAL_ONLY
+        found.append(Option(name, kind, many, optional, default, positional, helps.get(name, ""), owner))
+    return found
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> typing.NoReturn:
+        raise UserError(f"{message}; see --help")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(_shown, value))
+    return str(value)
+
+
+def _metavar(option: Option) -> str:
+    if option.choices:
+        return "{" + ",".join(map(str, option.choices)) + "}"
+    return {int: "N", float: "X", Path: "PATH"}.get(option.kind, "TEXT")
+
+
+class CommandLine:
+    """The command line of one verb."""
+
+    def __init__(self, function: Callable[..., Any], program: str) -> None:
+        self.function = function
+        self.options = {option.name: option for option in options_of(function)}
+        self.parser = _Parser(
+            prog=program,
+            description=_helps(function.__doc__)[0],
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        for option in self.options.values():
+            self._add(option)
+        add = self.parser.add_argument
+        add("--config", metavar="RECIPE", help="a recipe's name or a YAML file; options override it")
+        add("--print_config", "--print-config", action="store_true", help="print the resulting config and stop")
+
+    def _add(self, option: Option) -> None:
+        shown = option.help.replace("%", "%%")
+        if option.default not in (MISSING, None, False) and option.default != []:
+            shown += f" (default: {_shown(option.default)})"
+        if option.positional:
+            nargs = "*" if option.many else ("?" if option.default is not MISSING else None)
+            metavar = option.name.upper()
+            self.parser.add_argument(option.name, nargs=nargs, default=argparse.SUPPRESS, help=shown, metavar=metavar)
+            return
+        flags = list(dict.fromkeys(f"--{spelling}" for spelling in (option.name, option.name.replace("_", "-"))))
+        settings: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": shown}
+        if option.kind is bool and not option.many:
+            self.parser.add_argument(*flags, action=argparse.BooleanOptionalAction, **settings)
+        elif option.many:
+            self.parser.add_argument(*flags, nargs="+", metavar=_metavar(option), **settings)
+        else:
+            self.parser.add_argument(*flags, metavar=_metavar(option), **settings)
+
+    def parse(self, argv: list[str]) -> dict[str, Any] | None:
+        """The function's keyword values by option name, or None if only the config was to be printed."""
+        given, extra = self.parser.parse_known_args(argv)
+        if extra:
+            raise self._unknown(extra[0])
+        values = vars(given)
+        recipe, only_print = values.pop("config"), values.pop("print_config")
+        chosen = self._read_recipe(recipe) if recipe else {}
+        chosen |= {
+            name: self.options[name].convert(raw)
+            for name, raw in values.items()
+            if not (self.options[name].positional and self.options[name].many and raw == [])
+        }
+        full = {name: option.default for name, option in self.options.items() if option.default is not MISSING} | chosen
+        if only_print:
+            print(yaml.safe_dump({name: _plain(value) for name, value in full.items()}, sort_keys=False), end="")
+            return None
+        missing = [option for name, option in self.options.items() if name not in full]
+        if missing:
+            names = ", ".join(o.name.upper() if o.positional else f"--{o.name}" for o in missing)
+            raise UserError(f"{names} must be given; see --help")
+        return full
+
+    def call(self, argv: list[str]) -> Any:
+        """Parse and run."""
+        values = self.parse(argv)
+        if values is None:
+            return None
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        groups: dict[str, dict[str, Any]] = {}
+        for name, option in self.options.items():
+            if option.owner:
+                groups.setdefault(option.owner, {})[name] = values[name]
+            elif option.positional:
+                positional.append(values[name])
+            else:
+                keywords[name] = values[name]
+        hints = typing.get_type_hints(self.function)
+        for owner, fields in groups.items():
+            keywords[owner] = hints[owner](**fields)
+        return self.function(*positional, **keywords)
+
+    def _unknown(self, word: str) -> UserError:
+        name = word.split("=")[0]
+        if not name.startswith("--"):
+            return UserError(f"unexpected argument {word!r}; see --help")
+        allowed = ["--config", "--print_config", "--help"]
+        allowed += [f"--{option.name}" for option in self.options.values() if not option.positional]
+        guess = nearest(name, allowed)
+        return UserError(f"unknown option {name}: " + (f"did you mean {guess}?" if guess else "see --help"))
+
+    def _read_recipe(self, recipe: str) -> dict[str, Any]:
+        source, text = _find_recipe(recipe)
+        try:
+            content = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            raise UserError(f"recipe {source} is not valid YAML: {error}") from error
+        if not isinstance(content, dict):
+            raise UserError(f"recipe {source} must be a mapping from option names to values")
+        chosen = {}
+        for key, raw in content.items():
+            name = str(key).replace("-", "_")
+            if name not in self.options:
+                guess = nearest(name, self.options)
+                hint = f"did you mean {guess!r}?" if guess else f"allowed: {', '.join(self.options)}"
+                raise UserError(f"recipe {source} has an unknown key {key!r}: {hint}")
+            chosen[name] = self.options[name].convert(raw)
+        return chosen
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _find_recipe(recipe: str) -> tuple[str, str]:
+    """(where it came from, its text): a bundled recipe by name, else a YAML file."""
+    bundled = {
+        item.name.removesuffix(".yaml"): item
+        for item in resources.files("unmask").joinpath("recipes").iterdir()
+        if item.name.endswith(".yaml")
+    }
+    if recipe in bundled:
+        return recipe, bundled[recipe].read_text(encoding="utf-8")
+    path = Path(recipe)
+    if path.is_file():
+        with os_errors("read", path):
+            return recipe, path.read_text(encoding="utf-8")
+    guess = nearest(recipe, bundled)
+    hint = f"did you mean {guess!r}? " if guess else ""
+    raise UserError(f"no recipe {recipe!r}: {hint}bundled: {', '.join(sorted(bundled)) or 'none'}; or give a YAML file")

@@ -1,0 +1,35 @@
+"""A running average of the weights, kept in float32 beside the model.
+
+Refuses to know the optimiser, files and processes; it follows whatever tensors the model holds (sharded ones too).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class EMA:
+    """shadow <- shadow + (1 - d)(weights - shadow), with d = min(decay, (1 + n) / (10 + n)) at update number n."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.shadow: dict[str, Tensor] = {
+            name: parameter.detach().to(torch.float32, copy=True) for name, parameter in model.named_parameters()
+        }
+
+    def decay_at(self, step: int) -> float:
+        """Short memory at first, so that the random start is forgotten quickly."""
+        return min(self.decay, (1 + step) / (10 + step))
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Take in the weights after optimiser step number `step` (1 is the first)."""
+        weights = [parameter.detach().to(torch.float32) for _, parameter in model.named_parameters()]
+        torch._foreach_lerp_(list(self.shadow.values()), weights, 1 - self.decay_at(step))
+
+    @torch.no_grad()
+    def copy_to(self, model: nn.Module) -> None:
+        """Give the model the averaged weights."""
+        for name, parameter in model.named_parameters():
+            parameter.copy_(self.shadow[name])

@@ -1,0 +1,133 @@
+"""The parts of the DiT: a modulated LayerNorm, rotary positions, one block, the vocabulary head.
+
+The conditioning vector is the same for every sample (time conditioning is off), so adaLN's shift, scale and gate are
+vectors of the model, not of the batch: each is computed once per forward pass.
+
+Shapes: B sequences, L positions, D features, C conditioning features, H heads, E = D / H features of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+LAYER_NORM_EPS = 1e-5
+ROTARY_BASE = 1e4
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+class ModulatedNorm(nn.Module):
+    """adaLN: norm(x) · weight · (1 + scale) + shift, which is one LayerNorm whose weight and bias are computed."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden))
+
+    def forward(self, x: Tensor, shift_D: Tensor, scale_D: Tensor) -> Tensor:
+        dtype = _at_least_float32(x.dtype)
+        weight_D = self.weight.to(dtype) * (1 + scale_D.to(dtype))
+        normed = F.layer_norm(x.to(dtype), weight_D.shape, weight_D, shift_D.to(dtype), LAYER_NORM_EPS)
+        return normed.to(x.dtype)
+
+
+def inverse_frequencies(head_size: int) -> Tensor:
+    """The E/2 angular frequencies of rotary positions, in float64."""
+    return ROTARY_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+
+
+class Rotary(nn.Module):
+    """Half-split (NeoX) rotary positions: features e and e + E/2 of a head turn together by position · frequency.
+
+    The table is a cache of a formula, not state: it is never saved, and moving the model computes it afresh, so that
+    `.double()` gives float64 angles, `.bfloat16()` keeps float32 ones, and a model born on `meta` gets real ones.
+    """
+
+    cos_LE: Tensor
+    sin_LE: Tensor
+
+    def __init__(self, length: int, head_size: int) -> None:
+        super().__init__()
+        self.length, self.head_size = length, head_size
+        self._build(torch.empty(0).device, torch.get_default_dtype())
+
+    def _build(self, device: torch.device, dtype: torch.dtype) -> None:
+        # float64 on the CPU, because some devices have none
+        positions_L = torch.arange(self.length, dtype=torch.float64, device="cpu")
+        with torch.device("cpu"):
+            angle_LE = torch.outer(positions_L, inverse_frequencies(self.head_size)).repeat(1, 2)
+        target: dict[str, Any] = {"device": device, "dtype": _at_least_float32(dtype)}
+        self.register_buffer("cos_LE", angle_LE.cos().to(**target), persistent=False)
+        self.register_buffer("sin_LE", angle_LE.sin().to(**target), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
+        super()._apply(fn, recurse)
+        self._build(self.cos_LE.device, self.cos_LE.dtype)
+        return self
+
+    def forward(self, x_BHLE: Tensor) -> Tensor:
+        length = x_BHLE.shape[-2]
+        cos_LE, sin_LE = self.cos_LE[:length], self.sin_LE[:length]
+        first, second = x_BHLE.chunk(2, dim=-1)
+        turned_BHLE = torch.cat([-second, first], dim=-1)
+        return (x_BHLE * cos_LE + turned_BHLE * sin_LE).to(x_BHLE.dtype)
+
+
+def _zero_linear(inputs: int, outputs: int) -> nn.Linear:
+    linear = nn.Linear(inputs, outputs)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+class Block(nn.Module):
+    """x + gate · dropout(attention), then x + gate · dropout(MLP), each branch behind its modulated norm."""
+
+    def __init__(self, hidden: int, cond: int, heads: int, dropout: float, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.dropout, self.causal = heads, dropout, causal
+        self.attention_norm = ModulatedNorm(hidden)
+        self.qkv = nn.Linear(hidden, 3 * hidden, bias=False)
+        self.attention_out = nn.Linear(hidden, hidden, bias=False)
+        self.mlp_norm = ModulatedNorm(hidden)
+        self.mlp_in = nn.Linear(hidden, 4 * hidden)
+        self.mlp_out = nn.Linear(4 * hidden, hidden)
+        self.modulation = _zero_linear(cond, 6 * hidden)
+
+    def forward(self, x_BLD: Tensor, c_C: Tensor, rotary: Rotary) -> Tensor:
+        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = self.modulation(c_C).chunk(6)
+        x_BLD = self._add(x_BLD, gate_1, self._attend(self.attention_norm(x_BLD, shift_1, scale_1), rotary))
+        return self._add(x_BLD, gate_2, self._mlp(self.mlp_norm(x_BLD, shift_2, scale_2)))
+
+    def _add(self, x_BLD: Tensor, gate_D: Tensor, branch_BLD: Tensor) -> Tensor:
+        return x_BLD + gate_D * F.dropout(branch_BLD, self.dropout, self.training)
+
+    def _attend(self, x_BLD: Tensor, rotary: Rotary) -> Tensor:
+        qkv_3BHLE = self.qkv(x_BLD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q_BHLE, k_BHLE, v_BHLE = qkv_3BHLE.unbind(0)
+        q_BHLE, k_BHLE = rotary(q_BHLE), rotary(k_BHLE)
+        mixed_BHLE = F.scaled_dot_product_attention(q_BHLE, k_BHLE, v_BHLE, is_causal=self.causal)
+        return self.attention_out(mixed_BHLE.transpose(1, 2).flatten(2))
+
+    def _mlp(self, x_BLD: Tensor) -> Tensor:
+        return self.mlp_out(F.gelu(self.mlp_in(x_BLD), approximate="tanh"))
+
+
+class Head(nn.Module):
+    """Features to logits over all states: modulated norm, then one linear map, zero at birth."""
+
+    def __init__(self, hidden: int, cond: int, vocab_size: int) -> None:
+        super().__init__()
+        self.norm = ModulatedNorm(hidden)
+        self.linear = _zero_linear(hidden, vocab_size)
+        self.modulation = _zero_linear(cond, 2 * hidden)
+
+    def forward(self, h: Tensor, c_C: Tensor) -> Tensor:
+        shift_D, scale_D = self.modulation(c_C).chunk(2)
+        return self.linear(self.norm(h, shift_D, scale_D))

@@ -1,0 +1,4 @@
+"""Sampling: which positions are revealed when, the exact draw, and the one loop that runs them.
+
+Refuses to know training and evaluation.
+"""

@@ -1,0 +1,102 @@
+"""Grids: how many steps there are and how far each one goes, as a small frozen object.
+
+A grid's times fall from 1. Read `by="time"`, step k reveals the positions whose own reveal time lies in
+(t_k, t_{k-1}]; read `by="rank"`, it reveals the same share of positions in order of u, so that counts are equal
+whatever u was. Refuses to know plans and models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError, unknown
+from unmask.base.files import read_json
+from unmask.process import times
+from unmask.process.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Times t_0 = 1 > t_1 > ... > t_N. `argmax_tail`: what is still masked at t_N is filled by argmax, as MDLM does."""
+
+    name: str
+    times: tuple[float, ...]
+    by: Literal["time", "rank"] = "time"
+    argmax_tail: bool = False
+
+    @property
+    def steps(self) -> int:
+        return len(self.times) - 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "times": list(self.times), "by": self.by, "argmax_tail": self.argmax_tail}
+
+
+def _named(name: str, steps: int) -> Grid:
+    if name == "rank":
+        return Grid("rank", tuple(times.uniform_grid(steps).tolist()), by="rank")
+    return Grid(name, tuple(times.GRIDS[name](steps).tolist()), argmax_tail=name == "mdlm")
+
+
+GRID_NAMES = (*times.GRIDS, "rank")
+
+
+def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int) -> Grid:
+    """A grid from a name, a list of times, a fitted grid's file, or a grid itself (the last three know their steps)."""
+    if isinstance(grid, Grid):
+        return grid
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
+    if isinstance(grid, (str, Path)):
+        if str(grid) in GRID_NAMES:
+            return _named(str(grid), steps)
+        if Path(grid).suffix == ".json":
+            return read_grid(Path(grid))
+        raise unknown("grid", str(grid), [*GRID_NAMES, "a fitted grid's .json file"])
+    return Grid("list", tuple(times.grid_of(grid).tolist()))
+
+
+def read_grid(path: Path) -> Grid:
+    """A grid that `unmask fit-grid` wrote."""
+    content = read_json(path, "grid")
+    try:
+        fitted = content["grid"]
+        checked = times.grid_of(fitted["times"])
+        by = fitted["by"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is not a grid: make one with `unmask fit-grid`") from error
+    if by not in ("time", "rank"):
+        raise UserError(f"{path} is not a grid: 'by' must be time or rank, not {by!r}")
+    return Grid(str(fitted.get("name", "fitted")), tuple(checked.tolist()), by=by)
+
+
+def assign_steps(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule) -> Tensor:
+    """The step 0..N-1 at which each blank position is revealed, N for the argmax tail, -1 where nothing is blank.
+
+    u is uniform on [0, 1). Sampling starts all masked, so the locked scalar is gamma_1 + (1 - gamma_1) u.
+    """
+    if grid.by == "rank":
+        return _steps_by_rank(u_BL, blank_BL, grid)
+    gamma_edges = schedule.gamma(torch.tensor(grid.times, dtype=torch.float64))  # rises from gamma_1
+    first = gamma_edges[0]
+    locked_BL = first + (1 - first) * u_BL
+    # masked at t iff locked >= gamma_t: revealed in the step after the last edge it still reaches
+    step_BL = torch.bucketize(locked_BL, gamma_edges[1:].contiguous(), right=True)
+    return torch.where(blank_BL, step_BL, -1)
+
+
+def _steps_by_rank(u_BL: Tensor, blank_BL: Tensor, grid: Grid) -> Tensor:
+    """Rank r of n blanks goes to the step whose share of [0, 1) holds r/n."""
+    rank_BL = u_BL.masked_fill(~blank_BL, 2.0).argsort(dim=1, stable=True).argsort(dim=1, stable=True)
+    count_B1 = blank_BL.sum(1, keepdim=True)
+    edges = 1 - torch.tensor(grid.times[1:], dtype=torch.float64)
+    # a step's last rank is below edge * n; the tolerance keeps 1 - (1 - k/N) from rounding a rank into the next step
+    share_BL = (rank_BL.double() + 1e-6) / count_B1.clamp(min=1)
+    step_BL = torch.bucketize(share_BL, edges, right=True).clamp(max=grid.steps - 1)
+    return torch.where(blank_BL, step_BL, -1)
