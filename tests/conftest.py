@@ -1,5 +1,41 @@
-"""One thread a test process: the suite already runs a process a core."""
+"""One thread a test process, since the suite already runs a process a core; and a way to write a tiny corpus."""
 
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
 import torch
 
 torch.set_num_threads(1)
+
+
+def _write_corpus(folder: Path, train: np.ndarray, validation: np.ndarray, size: int) -> Path:
+    """A prepared corpus of given token ids below `size`; the tokenizer's words are a, b, c ... and the last is EOS."""
+    from unmask.data.tokenizer import EOS, Tokenizer
+
+    words = {**{chr(ord("a") + i): i for i in range(size - 1)}, EOS: size - 1}
+    tokenizer = Tokenizer.from_json(tokenizers.Tokenizer(tokenizers.models.WordLevel(words, EOS)).to_str(), "letters")
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text(tokenizer.to_json())
+    splits = {}
+    for name, tokens in (("train", train), ("test", train[:0]), ("validation", validation)):
+        raw = np.asarray(tokens).astype("<u2").tobytes()
+        (folder / f"{name}-00000.bin").write_bytes(raw)
+        shard = {"file": f"{name}-00000.bin", "tokens": len(tokens), "sha256": hashlib.sha256(raw).hexdigest()}
+        splits[name] = {"shards": [shard] if len(tokens) else [], "tokens": len(tokens), "documents": 1,
+                        "text_bytes": len(tokens)}
+    index = {"version": 1, "tokenizer": {**tokenizer.describe(), "file": "tokenizer.json"}, "dtype": "uint16",
+             "splits": splits}
+    (folder / "index.json").write_text(json.dumps(index))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def write_corpus() -> Callable[[Path, np.ndarray, np.ndarray, int], Path]:
+    return _write_corpus

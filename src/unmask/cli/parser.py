@@ -129,7 +129,8 @@ def options_of(function: Callable[..., Any], owner: str | None = None) -> list[O
         if default is not MISSING and not isinstance(default, (str, int, float, bool, list, tuple, Path, type(None))):
             default = None  # a dataclass field with a factory
         positional = parameter.kind is parameter.POSITIONAL_ONLY
-        found.append(Option(name, kind, many, optional, default, positional, helps.get(name, ""), owner))
+        shown = name.rstrip("_")  # `from_` is --from
+        found.append(Option(shown, kind, many, optional, default, positional, helps.get(name, ""), owner))
     return found
 
 
@@ -217,14 +218,14 @@ class CommandLine:
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
         groups: dict[str, dict[str, Any]] = {}
+        hints = typing.get_type_hints(self.function)
         for name, option in self.options.items():
             if option.owner:
                 groups.setdefault(option.owner, {})[name] = values[name]
             elif option.positional:
                 positional.append(values[name])
             else:
-                keywords[name] = values[name]
-        hints = typing.get_type_hints(self.function)
+                keywords[name if name in hints else f"{name}_"] = values[name]
         for owner, fields in groups.items():
             keywords[owner] = hints[owner](**fields)
         return self.function(*positional, **keywords)

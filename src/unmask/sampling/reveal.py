@@ -80,7 +80,7 @@ class LeftToRight:
 class Confidence:
     """The surest positions first: highest top probability, or lowest entropy.
 
-    Each step reveals the grid's count; with a threshold (a probability, or an entropy in nats) it reveals every position
+    Each step reveals the grid's count; with a threshold (a probability, or nats of entropy) it reveals every position
     that passes it, and at least one. Positions are chosen before their tokens are drawn, so log q stays exact.
     """
 

@@ -1,0 +1,45 @@
+"""MDLM's Lightning file: raw weights in `state_dict`, the EMA's list in `ema`, foreign objects in `hyper_parameters`.
+
+The file is a pickle and is never executed (safe_pickle.py); its hyper-parameters are looked at as data only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from unmask.base.errors import UserError
+from unmask.checkpoint.formats import mdlm
+from unmask.checkpoint.formats.foreign import Foreign, check_kind
+from unmask.checkpoint.safe_pickle import LazyTensor, plain, read_torch_file
+
+
+def read_file(path: Path, weights: Literal["ema", "raw"]) -> Foreign:
+    content = read_torch_file(path)
+    state = content.get("state_dict") if isinstance(content, dict) else None
+    if not isinstance(state, dict):
+        raise UserError(f"{path} is no Lightning checkpoint: it holds no state_dict")
+    metadata = plain(content.get("hyper_parameters")) or {}
+    check_kind(metadata, str(path))
+    lazy = mdlm.strip({name: value for name, value in state.items() if isinstance(value, LazyTensor)}, str(path))
+    if weights == "ema":
+        lazy = _averaged(lazy, content.get("ema"), path)
+    return mdlm.to_ours({name: value.read() for name, value in lazy.items()}, metadata, str(path), "lightning")
+
+
+def _averaged(raw: Mapping[str, LazyTensor], ema: Any, path: Path) -> dict[str, LazyTensor]:
+    """The EMA's list under the names of the parameters, which come in the network's own order; buffers have none."""
+    shadow = ema.get("shadow_params") if isinstance(ema, dict) else None
+    if not isinstance(shadow, (list, tuple)):
+        raise UserError(f"{path} holds no EMA weights: load it with weights='raw' (--weights raw)")
+    blocks = len({name.split(".")[1] for name in raw if name.startswith("blocks.")})
+    names = list(mdlm.key_map(blocks))
+    averaged: dict[str, LazyTensor] = {}
+    for name, value in zip(names, shadow, strict=False):
+        if isinstance(value, LazyTensor) and name in raw and value.shape == raw[name].shape:
+            averaged[name] = value
+    if len(averaged) != len(names) or len(shadow) != len(names):
+        raise UserError(f"{path} has an EMA of {len(shadow)} tensors that does not fit its {len(names)} parameters: "
+                        "load it with weights='raw' (--weights raw)")
+    return averaged | {name: raw[name] for name in (mdlm.ROTARY,) if name in raw}

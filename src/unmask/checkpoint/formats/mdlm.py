@@ -1,0 +1,143 @@
+"""MDLM's published layout: the names of its tensors, and its hub folder (config.json + model.safetensors).
+
+Shapes are read off the tensors; the config is asked only for what they cannot tell (length, dropout).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.files import write_json
+from unmask.checkpoint.formats.foreign import LOADABLE, Foreign, check_kind, check_states, find
+from unmask.checkpoint.tensors import read_tensors, write_tensors
+from unmask.models.dit import DiTConfig
+from unmask.models.layers import inverse_frequencies
+
+# theirs -> ours, in the order of their parameters() (the order of the EMA's list); {i} is the number of the block
+KEYS = {
+    "vocab_embed.embedding": "embedding.weight",
+    "sigma_map.mlp.0.weight": "sigma_in.weight",
+    "sigma_map.mlp.0.bias": "sigma_in.bias",
+    "sigma_map.mlp.2.weight": "sigma_out.weight",
+    "sigma_map.mlp.2.bias": "sigma_out.bias",
+    "blocks.{i}.norm1.weight": "blocks.{i}.attention_norm.weight",
+    "blocks.{i}.attn_qkv.weight": "blocks.{i}.qkv.weight",
+    "blocks.{i}.attn_out.weight": "blocks.{i}.attention_out.weight",
+    "blocks.{i}.norm2.weight": "blocks.{i}.mlp_norm.weight",
+    "blocks.{i}.mlp.0.weight": "blocks.{i}.mlp_in.weight",
+    "blocks.{i}.mlp.0.bias": "blocks.{i}.mlp_in.bias",
+    "blocks.{i}.mlp.2.weight": "blocks.{i}.mlp_out.weight",
+    "blocks.{i}.mlp.2.bias": "blocks.{i}.mlp_out.bias",
+    "blocks.{i}.adaLN_modulation.weight": "blocks.{i}.modulation.weight",
+    "blocks.{i}.adaLN_modulation.bias": "blocks.{i}.modulation.bias",
+    "output_layer.norm_final.weight": "head.norm.weight",
+    "output_layer.linear.weight": "head.linear.weight",
+    "output_layer.linear.bias": "head.linear.bias",
+    "output_layer.adaLN_modulation.weight": "head.modulation.weight",
+    "output_layer.adaLN_modulation.bias": "head.modulation.bias",
+}
+ROTARY = "rotary_emb.inv_freq"  # a buffer of theirs, a formula of ours
+PREFIX = "backbone."
+DEFAULT_LENGTH = 1024
+
+# their config.json -> DiTConfig
+CONFIG = {
+    "vocab_size": "vocab_size", "model_length": "length", "hidden_dim": "hidden", "cond_dim": "cond",
+    "n_blocks": "blocks", "n_heads": "heads", "dropout": "dropout",
+}
+
+
+def key_map(blocks: int) -> dict[str, str]:
+    """theirs -> ours for a model of so many blocks, in their order."""
+    keys = list(KEYS.items())
+    first = next(n for n, (theirs, _) in enumerate(keys) if "{i}" in theirs)
+    last = max(n for n, (theirs, _) in enumerate(keys) if "{i}" in theirs)
+    repeated = [(theirs.format(i=i), ours.format(i=i)) for i in range(blocks) for theirs, ours in keys[first:last + 1]]
+    return dict(keys[:first] + repeated + keys[last + 1:])
+
+
+def strip(names: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Their names without the wrappers' prefixes; what lies outside the network is left out."""
+    bare = {name.replace("_orig_mod.", ""): value for name, value in names.items()}
+    for prefix in (PREFIX + PREFIX, PREFIX, ""):
+        inner = {name.removeprefix(prefix): value for name, value in bare.items() if name.startswith(prefix)}
+        if "vocab_embed.embedding" in inner:
+            return inner
+    raise UserError(f"{where} holds no network that we know (no tensor is called vocab_embed.embedding); {LOADABLE}")
+
+
+def to_ours(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], where: str, format: str) -> Foreign:
+    """Tensors under their bare names -> weights under ours, and the shape they imply."""
+    blocks = 1 + max((int(m[1]) for name in tensors if (m := re.match(r"blocks\.(\d+)\.", name))), default=-1)
+    names = key_map(blocks)
+    missing, extra = names.keys() - tensors.keys(), tensors.keys() - names.keys() - {ROTARY}
+    if missing or extra:
+        what = f"lacks {sorted(missing)[0]!r}" if missing else f"has an unknown tensor {sorted(extra)[0]!r}"
+        raise UserError(f"{where} is no whole MDLM checkpoint: it {what} "
+                        f"({len(missing)} tensors missing, {len(extra)} unknown)")
+    states, hidden = tensors["vocab_embed.embedding"].shape
+    check_states(states, where)
+    config = DiTConfig(
+        vocab_size=states, hidden=hidden, blocks=blocks, cond=tensors["sigma_map.mlp.0.bias"].shape[0],
+        heads=_heads(hidden, tensors.get(ROTARY), metadata, where),
+        length=_number(metadata, ("model_length", "model.length", "length")) or DEFAULT_LENGTH,
+        dropout=_dropout(metadata),
+    )
+    return Foreign(config, {ours: tensors[theirs] for theirs, ours in names.items()}, format, metadata)
+
+
+def _number(metadata: Mapping[str, Any], paths: tuple[str, ...]) -> int | None:
+    """The first whole number the metadata gives under one of the names (a hydra reference is text: no number)."""
+    values = (find(metadata, path) for path in paths)
+    return next((value for value in values if type(value) is int and value > 0), None)
+
+
+def _dropout(metadata: Mapping[str, Any]) -> float:
+    value = find(metadata, "model.dropout")
+    value = find(metadata, "dropout") if value is None else value
+    return float(value) if isinstance(value, (int, float)) else 0.1
+
+
+def _heads(hidden: int, inv_freq: Tensor | None, metadata: Mapping[str, Any], where: str) -> int:
+    """From the rotary buffer, whose length is half a head's size; else from the config."""
+    stated = _number(metadata, ("n_heads",))
+    if inv_freq is None:
+        if stated is None:
+            raise UserError(f"{where} does not tell its number of heads: neither {ROTARY} nor n_heads is there")
+        return stated
+    head_size = 2 * inv_freq.numel()
+    expected = inverse_frequencies(head_size)
+    if not torch.allclose(inv_freq.double(), expected, rtol=1e-2):
+        raise UserError(f"{where} has rotary frequencies other than base 10000; unmask knows no such model")
+    if hidden % head_size or (stated is not None and stated * head_size != hidden):
+        raise UserError(f"{where} contradicts itself: hidden {hidden}, n_heads {stated}, head size {head_size} "
+                        f"from {ROTARY}")
+    return hidden // head_size
+
+
+def read_folder(folder: Path, config: Mapping[str, Any]) -> Foreign:
+    """A hub folder, its config.json already read."""
+    check_kind(config, str(folder))
+    tensors = strip(read_tensors(folder / "model.safetensors"), str(folder))
+    return to_ours(tensors, config, str(folder), "mdlm")
+
+
+def write_folder(folder: Path, config: DiTConfig, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
+    """A hub folder as MDLM's own code reads it."""
+    if config.causal:
+        raise UserError("MDLM's layout has no causal models: keep this one in our own format")
+    fields = dataclasses.asdict(config)
+    theirs = {PREFIX + name: weights[ours] for name, ours in key_map(config.blocks).items()}
+    theirs[PREFIX + ROTARY] = inverse_frequencies(config.hidden // config.heads).float()
+    write_tensors(folder / "model.safetensors", theirs, dtype)
+    facts = {name: fields[ours] for name, ours in CONFIG.items()}
+    write_json(folder / "config.json", {"model_type": "mdlm", **facts, "time_conditioning": False})
+

@@ -1,0 +1,223 @@
+"""`unmask duality`: the Gaussian-discrete duality in numbers and a figure, from real draws.
+
+The full K-dimensional latent and the scalar rule u < gamma are run on the same noise and must agree draw for draw.
+Refuses to know models and text. Shapes: N draws, K states with the mask.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from unmask.base.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unmask.process.duality import GaussianDuality
+    from unmask.process.schedule import Schedule
+
+TIMES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the schedule, for the rows nobody chose
+MOST_STATES = 1_000_000  # a latent is simulated whole; the library's GaussianDuality has no such limit
+_CHUNK = 2**20  # latent coordinates at a time: 8 MB
+
+
+@dataclass(frozen=True)
+class Row:
+    """The latent's calibration at one gamma."""
+
+    t: float | None  # None where gamma is below the schedule's last value
+    gamma: float
+    ratio: float  # alpha / sigma, signed
+    alpha: float
+    sigma: float
+    below_one_over_K: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Both rules at one gamma, on the same draws."""
+
+    gamma: float
+    survived: int  # by the projection of the full latent
+    survived_scalar: int  # by u < gamma
+    disagreements: int  # draws on which the two rules differ
+    deviation: float  # share survived - gamma
+    standard_error: float  # of that share, if the marginal is exactly gamma
+    z: float
+    nearest_tie: float  # least |u - gamma|; rounding could only decide below about 1e-14
+
+
+@dataclass(frozen=True)
+class Simulation:
+    outcomes: list[Outcome]
+    u_N: Tensor
+
+
+def calibration_table(duality: GaussianDuality, schedule: Schedule, gammas: Sequence[float]) -> list[Row]:
+    """The signed calibration of each gamma; rows below 1/K, where alpha is negative, are marked."""
+    import torch
+
+    gamma = torch.tensor(gammas, dtype=torch.float64)
+    found = duality.calibrate(gamma, signed=True)
+    times = [t if g >= schedule.eps else None for g, t in zip(gammas, schedule.inverse(gamma).tolist(), strict=True)]
+    numbers = zip(times, gammas, found.ratio.tolist(), found.alpha.tolist(), found.sigma.tolist(), strict=True)
+    return [Row(*row, below_one_over_K=row[1] < 1 / duality.K) for row in numbers]
+
+
+def draw_noise(K: int, seed: int, draws: range) -> tuple[Tensor, Tensor]:
+    """(eps, k): noise (N, K) and a token that is not the mask (N,). Draw i is the same whatever its company."""
+    import torch
+
+    from unmask.base.streams import stream
+
+    streams = [stream(seed, "duality", i) for i in draws]
+    k_N = torch.stack([torch.randint(K - 1, (), generator=generator) for generator in streams])
+    eps_NK = torch.stack([torch.randn(K, generator=generator, dtype=torch.float64) for generator in streams])
+    return eps_NK, k_N
+
+
+def simulate(
+    duality: GaussianDuality, gammas: Sequence[float], draws: int, seed: int,
+    advance: Callable[[int], object] = lambda count: None,
+) -> Simulation:
+    """Every gamma on the same draws: project the latent w in K dimensions, and compare u with gamma."""
+    import torch
+
+    from unmask.process.masking import is_masked
+
+    if draws < 1:
+        raise UserError(f"--draws must be at least 1, not {draws}")
+    calibrations = [duality.calibrate(gamma, signed=True) for gamma in gammas]
+    parts_u: list[Tensor] = []
+    parts_survives: list[Tensor] = []
+    at_once = max(1, _CHUNK // duality.K)
+    for start in range(0, draws, at_once):
+        eps_NK, k_N = draw_noise(duality.K, seed, range(start, min(start + at_once, draws)))
+        latents = (duality.latent(eps_NK, k_N, calibration) for calibration in calibrations)
+        parts_survives.append(torch.stack([duality.project(w_NK, k_N) for w_NK in latents]))
+        parts_u.append(duality.u_of_noise(eps_NK, k_N))
+        advance(len(k_N))
+    u_N = torch.cat(parts_u)
+    outcomes = [
+        _outcome(gamma, survives_N, ~is_masked(u_N, gamma), u_N)
+        for gamma, survives_N in zip(gammas, torch.cat(parts_survives, dim=1), strict=True)
+    ]
+    return Simulation(outcomes, u_N)
+
+
+def _outcome(gamma: float, projected_N: Tensor, scalar_N: Tensor, u_N: Tensor) -> Outcome:
+    N = len(u_N)
+    deviation = int(projected_N.sum()) / N - gamma
+    standard_error = math.sqrt(gamma * (1 - gamma) / N)
+    return Outcome(
+        gamma=gamma, survived=int(projected_N.sum()), survived_scalar=int(scalar_N.sum()),
+        disagreements=int((projected_N != scalar_N).sum()), deviation=deviation, standard_error=standard_error,
+        z=deviation / standard_error, nearest_tie=float((u_N - gamma).abs().min()),
+    )
+
+
+def duality(
+    *,
+    states: int = 50258,
+    schedule: Literal["log_linear", "cosine"] = "log_linear",
+    gamma: list[float] | None = None,
+    draws: int = 1000,
+    seed: int = 0,
+    figure: Path | None = None,
+    json: bool = False,
+) -> None:
+    """Show the Gaussian-discrete duality: masking a token is projecting a Gaussian latent in K dimensions.
+
+    Prints the calibration, runs the full latent and the scalar rule u < gamma on the same noise, counts where they
+    disagree (nowhere), compares the marginals with gamma, and draws a figure of it.
+
+    Args:
+        states: K, the number of states: the tokens and the mask
+        schedule: the schedule gamma(t) of the default rows and of the figure
+        gamma: probabilities that a token survives (default: the schedule at eight times)
+        draws: how many latents to simulate
+        seed: names the noise
+        figure: where to write the figure: a .png, .svg or .pdf (default: duality.png, but none with --json)
+        json: print one JSON object instead of tables
+    """
+    import torch
+
+    from unmask.base.provenance import record
+    from unmask.process.duality import GaussianDuality
+    from unmask.process.schedule import schedule_named
+
+    if figure is None and not json:
+        figure = Path("duality.png")
+    if figure is not None:
+        from unmask.cli.duality_figure import check_format, draw_figure
+
+        check_format(figure)
+    law = GaussianDuality(states)
+    if states > MOST_STATES:
+        raise UserError(f"--states {states} is too many to simulate: at most {MOST_STATES}")
+    through_time = schedule_named(schedule)
+    gammas = gamma or through_time.gamma(torch.tensor(TIMES, dtype=torch.float64)).tolist()
+    table = calibration_table(law, through_time, gammas)
+    simulation = _simulate_with_progress(law, gammas, draws, seed)
+    if figure is not None:
+        draw_figure(figure, law, through_time, simulation.u_N, seed)
+    report: dict[str, Any] = {
+        "states": states, "schedule": schedule, "draws": draws, "seed": seed,
+        "calibration": [asdict(row) for row in table],
+        "simulation": [asdict(outcome) for outcome in simulation.outcomes],
+        "disagreements": sum(outcome.disagreements for outcome in simulation.outcomes),
+        "nearest_tie": min(outcome.nearest_tie for outcome in simulation.outcomes),
+        "figure": None if figure is None else str(figure),
+    }
+    if json:
+        from json import dumps
+
+        print(dumps(report | {"provenance": record()}, indent=2))
+    else:
+        _print_tables(table, simulation.outcomes, report)
+
+
+def _simulate_with_progress(law: GaussianDuality, gammas: Sequence[float], draws: int, seed: int) -> Simulation:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(f"latents in {law.K:,} dimensions", total=draws)
+        return simulate(law, gammas, draws, seed, advance=lambda count: progress.advance(task, count))
+
+
+def _print_tables(table: list[Row], outcomes: list[Outcome], report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    calibration = Table(title=f"Calibration: α̃/σ̃ = F⁻¹(γ), K = {report['states']:,}")
+    for name in ("t", "γ", "α̃/σ̃", "α̃", "σ̃"):
+        calibration.add_column(name, justify="right")
+    calibration.add_column("")
+    for row in table:
+        calibration.add_row(
+            "-" if row.t is None else f"{row.t:.4g}", f"{row.gamma:.6g}", f"{row.ratio:+.6f}", f"{row.alpha:+.6f}",
+            f"{row.sigma:.6f}", "below 1/K: α̃ < 0" if row.below_one_over_K else "",
+        )
+    both = Table(title=f"The full latent and the scalar rule on the same {report['draws']:,} draws")
+    for name in ("γ", "survived", "u < γ", "differ", "share - γ", "std. error", "z"):
+        both.add_column(name, justify="right")
+    for outcome in outcomes:
+        both.add_row(
+            f"{outcome.gamma:.6g}", f"{outcome.survived:,}", f"{outcome.survived_scalar:,}", f"{outcome.disagreements}",
+            f"{outcome.deviation:+.5f}", f"{outcome.standard_error:.5f}", f"{outcome.z:+.2f}",
+        )
+    console.print(calibration, both)
+    if report["disagreements"]:
+        console.print(f"[bold red]{report['disagreements']} disagreements: a fault of this program, please report it")
+    else:
+        console.print("[green]0 disagreements: the two rules are one event")
+    console.print(f"nearest tie: |u - γ| = {report['nearest_tie']:.1e} (rounding could decide below about 1e-14)")
+    if report["figure"]:
+        console.print(f"figure: {report['figure']}")

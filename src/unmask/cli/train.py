@@ -1,0 +1,96 @@
+"""`unmask train`: train a teacher, or a causal judge, on prepared text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from unmask.training.engine import Trainer
+
+if TYPE_CHECKING:
+    from unmask.data.shards import ShardSet
+    from unmask.models.dit import DiT
+
+
+def train(
+    *,
+    data: list[Path],
+    weights: list[float] | None = None,
+    preset: Literal["tiny", "pocket", "small", "medium", "large"] | None = None,
+    length: int | None = None,
+    dropout: float | None = None,
+    objective: Literal["mdlm", "ar"] = "mdlm",
+    schedule: Literal["log_linear", "cosine"] = "log_linear",
+    plan: Literal["iid", "permutation", "golden", "van_der_corput", "dilated"] = "iid",
+    wrap: bool = False,
+    from_: str | None = None,
+    trainer: Trainer,
+) -> None:
+    """Train a model on corpora made by `unmask prepare`. Run the same command again to continue a run that stopped.
+
+    Many processes: `torchrun --nproc_per_node 8 -m unmask train ...`, nothing else changes. See docs/training.md.
+
+    Args:
+        data: folders made by `unmask prepare`
+        weights: how often each of them is read relative to the others (default: every block equally often)
+        preset: the model's shape (default: pocket)
+        length: tokens in a sequence (default: the model's)
+        dropout: share of features dropped in training (default: the model's)
+        objective: mdlm is the ELBO of masked diffusion, ar is next-token prediction with a causal model
+        schedule: how the share of masked tokens grows with time
+        plan: where u comes from, that is how masked positions go together
+        wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
+        from_: start from the weights of this checkpoint instead of random ones
+    """
+    from unmask.base.errors import UserError
+    from unmask.data.loader import Loader
+    from unmask.data.shards import ShardSet
+    from unmask.objectives.ar import AR
+    from unmask.objectives.mdlm import MDLM
+    from unmask.parallel.ranks import is_first
+    from unmask.process.schedule import schedule_named
+
+    if trainer.out is None:
+        raise UserError("--out must be given: the folder that the run lives in")
+    if objective == "ar" and (schedule, plan) != ("log_linear", "iid"):
+        raise UserError("--schedule and --plan are about masks, and --objective ar has none: leave them out")
+    corpora = [ShardSet.open(folder) for folder in data]
+    if from_ is not None:
+        if preset is not None or dropout is not None:
+            raise UserError("--from brings the model with it: leave out --preset and --dropout")
+        model = _started(from_, corpora)
+    else:
+        shape = {"length": length, "dropout": dropout, "causal": objective == "ar"}
+        model = _fresh(preset or "pocket", corpora, trainer.seed, **shape)
+    loader = Loader(corpora, length or model.length, weights=weights, seed=trainer.seed, wrap=wrap)
+    loss = AR() if objective == "ar" else MDLM(schedule_named(schedule), plan)
+    checkpoint = trainer.fit(model, loss, loader, facts={"from": from_})
+    if is_first():
+        score = checkpoint.provenance["score"]
+        held_out = f", {score['nats']:.4f} ± {score['stderr']:.4f} nats/token on held-out text" if score else ""
+        print(f"{trainer.out}: {checkpoint.provenance['step']} steps{held_out}")
+
+
+def _fresh(preset: str, corpora: list[ShardSet], seed: int, **shape: Any) -> DiT:
+    """A random model that fits the corpora's tokenizer; the same seed gives the same weights."""
+    import torch
+
+    from unmask.base.streams import seed_of
+    from unmask.models.dit import DiT
+
+    chosen = {name: value for name, value in shape.items() if value is not None}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(seed, "weights"))
+        return DiT.preset(preset, vocab_size=corpora[0].tokenizer().size + 1, **chosen)
+
+
+def _started(source: str, corpora: list[ShardSet]) -> DiT:
+    """The model of a checkpoint, if the corpora's tokenizer is its own."""
+    from unmask.checkpoint.io import dit_of, load
+    from unmask.data.shards import check_tokenizer
+
+    checkpoint = load(source)
+    for corpus in corpora:
+        if checkpoint.tokenizer is not None:
+            check_tokenizer(corpus, checkpoint.tokenizer, owner=source)
+    return dit_of(checkpoint)

@@ -1,0 +1,162 @@
+"""The folder that `prepare` fills: what an earlier run left there, and whether this one may go on with it.
+
+`plan.json` comes first: settings, inputs, then the plan. `progress.json` lists the finished shards. `index.json` comes
+last and makes the folder whole; the other two are then removed. Nothing that took work is ever thrown away: another
+text or other settings are refused, with what differs.
+
+Refuses to know how shards are made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from unmask.base.errors import UserError, os_errors
+from unmask.base.files import read_json, sweep_asides, write_json
+from unmask.data.shards import INDEX
+
+PLAN, PROGRESS, SPOOL, TOKENIZER = "plan.json", "progress.json", "spool", "tokenizer.json"
+
+
+class Entry(Protocol):
+    """An input: a file or a stream."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What to know it by; None for a stream that was not read yet."""
+
+    def same(self, fingerprint: str) -> bool:
+        """Whether it is still what it was."""
+
+
+class Folder:
+    """The output folder, held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state: dict[str, Any] = {}
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder if need be, and keep a second `unmask prepare` out of it."""
+        with os_errors("write", self.path):
+            fresh = not self.path.exists()
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            sweep_asides(self.path)
+            yield
+        except BlockingIOError as error:
+            raise UserError(f"another process is preparing {self.path}: wait for it or choose another --out") from error
+        except UserError:
+            if self.state and not self._work_to_lose():
+                self._start_over()  # a mistake leaves nothing behind
+            if fresh:
+                with suppress(OSError):  # not empty: there is something worth keeping
+                    self.path.rmdir()
+            raise
+        finally:
+            os.close(handle)
+
+    def finished(self, settings: dict[str, Any], entries: Sequence[Entry]) -> bool:
+        """Whether the folder holds the result of this very command; raises UserError for that of another."""
+        if not (self.path / INDEX).exists():
+            return False
+        index = read_json(self.path / INDEX, "the index")
+        if different := _differences(index, settings, entries):
+            raise self._refusal(different)
+        self._remove_scaffolding()  # a run may have been killed between its index and this
+        return True
+
+    def begin(self, settings: dict[str, Any], entries: Sequence[Entry]) -> None:
+        """Take up an unfinished folder's state, or start a fresh one."""
+        with os_errors("read", self.path):
+            names = os.listdir(self.path)
+        if PLAN in names:
+            state = read_json(self.path / PLAN, "the plan")
+            different = _differences(state, settings, entries)
+            if not different:
+                self.state = state
+                return
+            if self._work_to_lose():
+                raise self._refusal(different)
+            self._start_over()
+        elif names:
+            raise UserError(f"{self.path} is not empty and holds no prepared corpus: choose another --out")
+        self.save(settings=settings, inputs=described(entries))
+
+    def save(self, **facts: Any) -> None:
+        """Add to the state, on disk."""
+        write_json(self.path / PLAN, {**self.state, **facts})
+        self.state.update(facts)
+
+    def finish(self, index: dict[str, Any]) -> None:
+        """The folder is whole: its index goes in, the scaffolding comes out."""
+        write_json(self.path / INDEX, index)
+        self._remove_scaffolding()
+
+    def shards(self) -> list[dict[str, Any]]:
+        """The shards that are finished so far."""
+        path = self.path / PROGRESS
+        found: list[dict[str, Any]] = read_json(path, "the progress")["shards"] if path.exists() else []
+        return found
+
+    def save_shards(self, shards: list[dict[str, Any]]) -> None:
+        write_json(self.path / PROGRESS, {"shards": shards})
+
+    def _work_to_lose(self) -> bool:
+        return (self.path / PROGRESS).exists() or any((self.path / SPOOL).glob("*/*.zst"))
+
+    def _remove_scaffolding(self) -> None:
+        for name in (PLAN, PROGRESS):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / SPOOL, ignore_errors=True)
+
+    def _start_over(self) -> None:
+        (self.path / TOKENIZER).unlink(missing_ok=True)
+        self._remove_scaffolding()
+
+    def _refusal(self, different: str) -> UserError:
+        return UserError(
+            f"{self.path} was prepared from something else: {different}; "
+            "give the same inputs and settings as before, or choose another --out"
+        )
+
+
+def described(entries: Sequence[Entry]) -> list[dict[str, str | None]]:
+    """The inputs as they are written down."""
+    return [{"name": one.name, "fingerprint": one.fingerprint} for one in entries]
+
+
+def _differences(state: dict[str, Any], settings: dict[str, Any], entries: Sequence[Entry]) -> str:
+    """What is not as it was, in words; empty if all is the same."""
+    before = state["settings"]
+    found = [
+        f"{name} was {_short(before.get(name))}, is {_short(value)}"
+        for name, value in settings.items()
+        if before.get(name) != value
+    ]
+    inputs = state["inputs"]
+    if len(inputs) != len(entries):
+        found.append(f"there were {len(inputs)} inputs, there are {len(entries)}")
+    elif not found:
+        found += [
+            f"the input {one.name} has changed"
+            for one, was in zip(entries, inputs, strict=True)
+            if was["fingerprint"] is not None and not one.same(was["fingerprint"])
+        ]
+    return "; ".join(found)
+
+
+def _short(value: Any) -> str:
+    return value[:12] if isinstance(value, str) and len(value) == 64 else repr(value)  # a hash by its first digits

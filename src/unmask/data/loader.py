@@ -1,0 +1,150 @@
+"""Batches of token blocks, computed from the step alone: nothing to save, nothing to restore.
+
+Step s of a run with `total` rows a step holds places s*total .. (s+1)*total - 1 of an endless sequence of blocks. One
+epoch of a corpus is a fresh permutation of its blocks, each exactly once. Resuming is asking for the same step; a
+rank or a micro-batch asks for its own rows of the global batch, and any division gives the same global batch.
+
+Several corpora without weights are one pool of blocks. With weights, each is its own pool with its own epochs, and
+corpus j fills a share w_j / sum(w) of the places, evenly spread (shuffle.interleave).
+
+Refuses to know ranks, devices and objectives. Shapes: B rows, L positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from unmask.base.errors import UserError
+from unmask.base.streams import seed_of
+from unmask.data.shards import ShardSet, check_tokenizer
+from unmask.data.shuffle import interleave, permuted
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows start .. start+B of a global batch of `total` rows."""
+
+    tokens_BL: torch.Tensor  # int64
+    start: int
+    total: int
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Corpora shuffled together: one permutation over all their blocks."""
+
+    sources: list[int]
+    ends: np.ndarray  # running totals of blocks over `sources`
+    name: int  # keeps the permutations of different pools apart
+
+    @property
+    def blocks(self) -> int:
+        return int(self.ends[-1])
+
+
+class Loader:
+    """Blocks of `length` tokens from prepared corpora.
+
+    Args:
+        sources: prepared corpora, all with one tokenizer.
+        length: tokens in a row.
+        split: which split to read.
+        weights: how often each corpus is read relative to the others; by default every block is read equally often.
+        seed: names the order of the blocks.
+        wrap: rows as MDLM makes them: BOS, length-2 tokens of the stream, EOS.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[ShardSet],
+        length: int,
+        *,
+        split: str = "train",
+        weights: Sequence[float] | None = None,
+        seed: int = 0,
+        wrap: bool = False,
+    ) -> None:
+        _check_arguments(sources, length, weights, wrap)
+        self.sources, self.length, self.split, self.seed, self.wrap = list(sources), length, split, seed, wrap
+        self.tokenizer = self.sources[0].tokenizer()
+        for other in self.sources[1:]:
+            check_tokenizer(other, self.tokenizer, owner=f"{self.sources[0].folder}")
+        self._stride = length - 2 if wrap else length  # tokens of the stream in one row
+        counts = [self._blocks_of(source) for source in self.sources]
+        everything = list(range(len(counts)))
+        groups = [everything] if weights is None else [[j] for j in everything]
+        self._pools = [_Pool(group, np.cumsum([counts[j] for j in group]), group[0]) for group in groups]
+        self.weights = None if weights is None else [float(weight) for weight in weights]
+        self._weights = [1.0] if weights is None else [float(weight) for weight in weights]
+
+    def _blocks_of(self, source: ShardSet) -> int:
+        tokens = source.count(self.split)
+        if tokens < self._stride:
+            raise UserError(
+                f"the {self.split} split of {source.folder} has {tokens} tokens, "
+                f"less than one block of {self._stride}: use a shorter length or more text"
+            )
+        return tokens // self._stride
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in one epoch of everything."""
+        return sum(pool.blocks for pool in self._pools)
+
+    def batch(self, step: int, start: int, count: int, total: int) -> Batch:
+        """Rows start .. start+count of the global batch of `total` rows at `step`."""
+        assert step >= 0
+        assert 0 <= start < start + count <= total
+        places = np.arange(step * total + start, step * total + start + count, dtype=np.int64)
+        tokens_BL = np.empty((count, self.length), dtype=np.int64)
+        for pool, (rows, turns) in zip(self._pools, interleave(places, self._weights), strict=True):
+            tokens_BL[rows] = self._read(pool, self._shuffled(pool, turns))
+        return Batch(torch.from_numpy(tokens_BL), start, total)
+
+    def eval_batches(self, count: int | None, batch: int) -> Iterator[Batch]:
+        """A fixed pass in the order of the text: `count` blocks evenly spaced over the split (None: all of them)."""
+        everything = _Pool(list(range(len(self.sources))), np.cumsum([self._blocks_of(s) for s in self.sources]), 0)
+        total = everything.blocks if count is None else min(count, everything.blocks)
+        chosen = np.arange(total, dtype=np.int64) * everything.blocks // total
+        for start in range(0, total, batch):
+            tokens_BL = self._read(everything, chosen[start : start + batch])
+            yield Batch(torch.from_numpy(tokens_BL), start, total)
+
+    def _shuffled(self, pool: _Pool, turns: np.ndarray) -> np.ndarray:
+        """The blocks read at the pool's `turns`: turn i is place i mod n of epoch i div n."""
+        epochs, places = np.divmod(turns, pool.blocks)
+        found = np.empty_like(turns)
+        for epoch in np.unique(epochs).tolist():
+            now = epochs == epoch
+            found[now] = permuted(places[now], pool.blocks, seed_of(self.seed, "blocks", pool.name, epoch))
+        return found
+
+    def _read(self, pool: _Pool, blocks: np.ndarray) -> np.ndarray:
+        tokens_BL = np.empty((len(blocks), self.length), dtype=np.int64)
+        if self.wrap:
+            tokens_BL[:, 0], tokens_BL[:, -1] = self.tokenizer.bos_id, self.tokenizer.eos_id
+        inside = slice(1, -1) if self.wrap else slice(None)
+        for row, block in enumerate(blocks.tolist()):
+            member = int(np.searchsorted(pool.ends, block, side="right"))
+            first = (block - (int(pool.ends[member - 1]) if member else 0)) * self._stride
+            stream = self.sources[pool.sources[member]].tokens(self.split)
+            tokens_BL[row, inside] = stream[first : first + self._stride]
+        return tokens_BL
+
+
+def _check_arguments(sources: Sequence[ShardSet], length: int, weights: Sequence[float] | None, wrap: bool) -> None:
+    if not sources:
+        raise UserError("no corpus given: name at least one folder made by `unmask prepare`")
+    if length < (3 if wrap else 1):
+        raise UserError(f"a block of {length} tokens is too short: at least {3 if wrap else 1}")
+    if weights is None:
+        return
+    if len(weights) != len(sources):
+        raise UserError(f"{len(weights)} weights for {len(sources)} corpora: give one weight for each")
+    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise UserError(f"weights must be positive numbers, not {', '.join(map(str, weights))}")

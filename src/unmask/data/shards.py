@@ -1,0 +1,199 @@
+"""Packed tokens on disk: a folder of flat binary shards and the index that describes them.
+
+The stream of a split is its documents in order, each followed by the end-of-document token. It is cut into shards of
+a fixed number of tokens, little-endian uint16 where every state (the mask included) fits and uint32 where not.
+`index.json` is written last, so a folder that has one is whole. docs/formats.md lists its fields.
+
+Refuses to know where the text came from and how batches are made of it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unmask.base.errors import UserError, os_errors, unknown
+from unmask.base.files import read_json, sha256_file, sync_path
+from unmask.data.tokenizer import Tokenizer
+
+INDEX = "index.json"
+VERSION = 1
+SPLITS = ("train", "test", "validation")  # in the order of the text
+DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
+
+def dtype_for(tokenizer: Tokenizer) -> str:
+    """The narrowest type that holds every state, the mask (id `size`) included."""
+    return "uint16" if tokenizer.size < 1 << 16 else "uint32"
+
+
+def _damaged(path: Path, why: str) -> UserError:
+    return UserError(f"{path} is damaged ({why}): restore it from a copy, or prepare the text again in a new folder")
+
+
+class Tokens:
+    """One split as one flat, memory-mapped stream: `tokens[a:b]` reads across shards, `len(tokens)` counts."""
+
+    def __init__(self, paths: list[Path], counts: list[int], dtype: np.dtype[Any]) -> None:
+        self._paths, self._dtype = paths, dtype
+        self._maps: list[np.ndarray | None] = [None] * len(paths)
+        self._ends = np.cumsum(counts, dtype=np.int64).tolist()
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        start, stop, step = part.indices(len(self))
+        assert step == 1, "the stream is read in order"
+        found = []
+        shard = bisect.bisect_right(self._ends, start)
+        while start < stop:
+            first = self._ends[shard - 1] if shard else 0
+            end = min(stop, self._ends[shard])
+            found.append(self._map(shard)[start - first : end - first])
+            start, shard = end, shard + 1
+        return np.concatenate(found) if found else np.empty(0, self._dtype)
+
+    def _map(self, shard: int) -> np.ndarray:
+        mapped = self._maps[shard]
+        if mapped is None:
+            with os_errors("read", self._paths[shard]):
+                mapped = np.memmap(self._paths[shard], dtype=self._dtype, mode="r")
+            self._maps[shard] = mapped
+        return mapped
+
+
+class ShardSet:
+    """A prepared corpus. `ShardSet.open(folder)` checks that every shard is there in its full size."""
+
+    def __init__(self, folder: Path, index: dict[str, Any]) -> None:
+        self.folder, self.index = folder, index
+        self._streams: dict[str, Tokens] = {}
+
+    @classmethod
+    def open(cls, folder: Path | str) -> ShardSet:
+        folder = Path(folder)
+        if not (folder / INDEX).is_file():
+            with os_errors("read", folder):
+                names = os.listdir(folder)
+            if "plan.json" in names:
+                raise UserError(f"{folder} is not finished: run the same `unmask prepare` command again, it goes on")
+            raise UserError(f"{folder} holds no prepared corpus: make one with `unmask prepare TEXT --out {folder}`")
+        index = read_json(folder / INDEX, "the index")
+        version = index.get("version")
+        if version != VERSION:
+            raise UserError(f"{folder} has index version {version!r}, known is {VERSION}: prepare the text again")
+        shards = cls(folder, index)
+        try:
+            shards._check_sizes()
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(folder / INDEX, repr(error)) from error
+        return shards
+
+    def _check_sizes(self) -> None:
+        if self.index["dtype"] not in DTYPES:
+            raise unknown("shard dtype", self.index["dtype"], DTYPES)
+        width = DTYPES[self.index["dtype"]].itemsize
+        for path, shard in self._shards():
+            with os_errors("read", path):
+                size = path.stat().st_size
+            if size != shard["tokens"] * width:
+                raise _damaged(path, f"{size} bytes where the index says {shard['tokens'] * width}")
+
+    def _shards(self) -> list[tuple[Path, dict[str, Any]]]:
+        splits = self.index["splits"].values()
+        return [(self.folder / shard["file"], shard) for split in splits for shard in split["shards"]]
+
+    def verify(self) -> None:
+        """Read everything and compare with the index's sha256; raises UserError for the first damaged file."""
+        self.tokenizer()
+        for path, shard in self._shards():
+            if sha256_file(path) != shard["sha256"]:
+                raise _damaged(path, "its sha256 is not the index's")
+
+    @property
+    def tokenizer_hash(self) -> str:
+        found: str = self.index["tokenizer"]["hash"]
+        return found
+
+    def tokenizer(self) -> Tokenizer:
+        about = self.index["tokenizer"]
+        path = self.folder / about["file"]
+        with os_errors("read", path):
+            raw = path.read_bytes()
+        tokenizer = Tokenizer.from_json(raw.decode("utf-8", errors="replace"), about["name"])
+        if tokenizer.hash != about["hash"]:
+            raise _damaged(path, "it is not the tokenizer of the index")
+        return tokenizer
+
+    def tokens(self, split: str = "train") -> Tokens:
+        """The flat token stream of a split."""
+        if split not in self._streams:
+            shards = self._split(split)["shards"]
+            paths = [self.folder / shard["file"] for shard in shards]
+            self._streams[split] = Tokens(paths, [shard["tokens"] for shard in shards], DTYPES[self.index["dtype"]])
+        return self._streams[split]
+
+    def count(self, split: str = "train", what: str = "tokens") -> int:
+        """How many `tokens`, `documents` or `text_bytes` a split has."""
+        found: int = self._split(split)[what]
+        return found
+
+    def _split(self, split: str) -> dict[str, Any]:
+        if split not in self.index["splits"]:
+            raise unknown("split", split, self.index["splits"])
+        found: dict[str, Any] = self.index["splits"][split]
+        return found
+
+
+def check_tokenizer(shards: ShardSet, tokenizer: Tokenizer, owner: str = "the model") -> None:
+    """Refuse a corpus whose token ids mean something else to `owner`."""
+    if shards.tokenizer_hash != tokenizer.hash:
+        theirs, ours = shards.index["tokenizer"], tokenizer.describe()
+        shown = [f"{one['name']!r} ({one['size']} tokens, {one['hash'][:12]})" for one in (theirs, ours)]
+        raise UserError(
+            f"wrong tokenizer: {shards.folder} was prepared with {shown[0]}, but {owner} uses {shown[1]}; "
+            f"prepare the text again with --tokenizer set to the one of {owner}"
+        )
+
+
+class ShardWriter:
+    """One shard while it grows: written aside, hashed on the way, and renamed when it is whole."""
+
+    def __init__(self, path: Path, dtype: str) -> None:
+        self.path, self.dtype = path, DTYPES[dtype]
+        self.tokens = 0
+        self._aside = path.with_name(f".{path.name}.new-{uuid.uuid4().hex[:8]}")
+        self._digest = hashlib.sha256()
+        with os_errors("write", path):
+            self._handle = open(self._aside, "wb")  # noqa: SIM115  closed by finish or discard
+
+    def write(self, ids: np.ndarray) -> None:
+        raw = ids.astype(self.dtype, copy=False).tobytes()
+        with os_errors("write", self.path):
+            self._handle.write(raw)
+        self._digest.update(raw)
+        self.tokens += len(ids)
+
+    def finish(self) -> str:
+        """Put the shard in its place; returns its sha256."""
+        with os_errors("write", self.path):
+            self._handle.flush()
+            os.fsync(self._handle.fileno())
+            self._handle.close()
+            os.replace(self._aside, self.path)
+            sync_path(self.path.parent)
+        return self._digest.hexdigest()
+
+    def discard(self) -> None:
+        """Leave nothing behind of a shard that will not be finished."""
+        with suppress(OSError):  # a full disk, already reported by the write
+            self._handle.close()
+        self._aside.unlink(missing_ok=True)

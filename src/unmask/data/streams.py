@@ -1,0 +1,160 @@
+"""Text that passes by only once, standard input and Hugging Face datasets, set down on disk so it can be read again.
+
+A stream is written to parts of compressed JSON lines, one piece of a document a line. A dataset that is cut off goes
+on from its last whole part; standard input starts again, from whoever pipes it in.
+
+Refuses to know tokens and splits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import zstandard
+
+from unmask.base.errors import UserError, os_errors
+from unmask.base.files import read_json, sweep_asides, write_json
+from unmask.data.corpus import (
+    Piece,
+    Reading,
+    Source,
+    decoded,
+    json_documents,
+    record_document,
+    text_documents,
+    uncompressed,
+)
+
+PART = 1 << 26  # characters in a part, after which the place in the stream is saved
+STATE = "state.json"
+
+
+class Stream(Protocol):
+    """Text that passes by once."""
+
+    name: str
+
+    @property
+    def fingerprint(self) -> str | None:
+        """What to know it by; None while it was not read to its end."""
+
+    def same(self, fingerprint: str) -> bool:
+        """Whether it is still what it was."""
+
+    def pieces(self, place: Any) -> Iterator[Piece]:
+        """The documents from a saved place on (None: from the start)."""
+
+    def place(self) -> Any:
+        """Where `pieces` stands, as JSON; None if it can only start again."""
+
+
+class Stdin:
+    """Standard input, plain or compressed."""
+
+    def __init__(self, reading: Reading, kind: str) -> None:
+        self.name = "-"
+        self.fingerprint: str | None = None
+        self._reading, self._kind = reading, kind
+
+    def same(self, fingerprint: str) -> bool:
+        """Read what is piped in now and compare. Nothing at all is taken for "as before"."""
+        empty = not any(True for _ in self.pieces(None))
+        return empty or self.fingerprint == fingerprint
+
+    def pieces(self, place: Any) -> Iterator[Piece]:
+        digest = hashlib.sha256()
+        handle = sys.stdin.buffer
+        assert isinstance(handle, io.BufferedReader)
+        chunks = _hashed(uncompressed(handle, "standard input"), digest)
+        if self._kind == "jsonl":
+            yield from json_documents(chunks, "standard input", self._reading)
+        else:
+            yield from text_documents(decoded(chunks, "standard input", self._reading.errors), self._reading.separator)
+        self.fingerprint = digest.hexdigest()
+
+    def place(self) -> Any:
+        return None
+
+
+def _hashed(chunks: Iterator[bytes], digest: hashlib._Hash) -> Iterator[bytes]:
+    for chunk in chunks:
+        digest.update(chunk)
+        yield chunk
+
+
+class Hub:
+    """hf:NAME[:CONFIG[:SPLIT]], a Hugging Face dataset in streaming mode (a local folder of data files works too)."""
+
+    def __init__(self, name: str, reading: Reading) -> None:
+        self.name = self.fingerprint = name
+        self._reading = reading
+        try:
+            import datasets
+        except ImportError as error:
+            raise UserError(f'{name} needs the package datasets: pip install "unmask[hub]"') from error
+        path, config, split = [*name.removeprefix("hf:").split(":"), "", ""][:3]
+        try:
+            self._rows = datasets.load_dataset(path, config or None, split=split or "train", streaming=True)
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot open the dataset {name}: {error}") from error
+
+    def same(self, fingerprint: str) -> bool:
+        return self.fingerprint == fingerprint
+
+    def pieces(self, place: Any) -> Iterator[Piece]:
+        if place is not None:
+            self._rows.load_state_dict(place)
+        for record in self._rows:
+            yield from record_document(record, self.name, self._reading)
+
+    def place(self) -> Any:
+        return self._rows.state_dict()
+
+
+def set_down(stream: Stream, folder: Path, on_text: Callable[[int], None]) -> list[Source]:
+    """Write a stream to `folder` as far as it is not there yet; `on_text` hears the characters that passed."""
+    with os_errors("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    sweep_asides(folder)
+    state: dict[str, Any] = {"parts": 0, "place": None, "fingerprint": None}
+    if (folder / STATE).exists():
+        state = read_json(folder / STATE, "the record of a stream")
+    pieces = stream.pieces(state["place"])
+    number = state["parts"] if state["place"] is not None else 0
+    while state["fingerprint"] is None:
+        whole = _write_part(_part(folder, number), pieces, on_text)
+        number += 1
+        state = {"parts": number, "place": stream.place(), "fingerprint": stream.fingerprint if whole else None}
+        write_json(folder / STATE, state)
+    return [Source(stream.name, _part(folder, i), "pieces", state["fingerprint"]) for i in range(state["parts"])]
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}.jsonl.zst"
+
+
+def _write_part(path: Path, pieces: Iterator[Piece], on_text: Callable[[int], None]) -> bool:
+    """Write one part, up to the end of a document; True if the stream has ended."""
+    aside = path.with_name(f".{path.name}.new-spooling")
+    size, whole = 0, True
+    with os_errors("write", path):
+        with open(aside, "wb") as handle:
+            with zstandard.ZstdCompressor(level=1).stream_writer(handle, closefd=False) as packed:
+                for piece in pieces:
+                    packed.write(json.dumps([piece.text, piece.last]).encode() + b"\n")
+                    size += len(piece.text)
+                    on_text(len(piece.text))
+                    if size >= PART and piece.last:
+                        whole = False
+                        break
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(aside, path)
+    return whole

@@ -1,0 +1,142 @@
+"""Text to token ids and back: byte-level BPE, trained here or given as a `tokenizer.json`; GPT-2's is bundled.
+
+Refuses to know the mask. `size` counts tokens without it, so a model's mask is id `size` and K = size + 1.
+Text is only ever text: `<|endoftext|>` inside a document is spelled out in ordinary tokens, never read as the end
+of the document, and decode(encode(text)) == text for every byte-level tokenizer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from unmask.base.errors import UserError, nearest, os_errors
+
+EOS = "<|endoftext|>"
+BUNDLED = {"gpt2": "gpt2-tokenizer.json.xz"}
+SMALLEST = 257  # every byte, and the end of a document
+
+# What tokenizers in use call the end and the start of a document, most telling first.
+_EOS_NAMES = (EOS, "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+_BOS_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "[CLS]")
+
+
+def _canonical(text: str) -> str:
+    """One spelling for equal JSON, so that the hash does not depend on layout or on the library's version."""
+    return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def check_size(size: int) -> None:
+    """Refuse to train a tokenizer that could not spell every text."""
+    if size < SMALLEST:
+        raise UserError(f"a tokenizer of {size} tokens is too small: 256 bytes and {EOS} make at least {SMALLEST}")
+
+
+class Tokenizer:
+    """A tokenizer with an end-of-document token. Make one with `load`, `train` or `from_json`."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self._json = _canonical(text)
+        self._inner = tokenizers.Tokenizer.from_str(self._json)
+        self._inner.no_truncation()
+        self._inner.no_padding()
+        self._inner.encode_special_tokens = True
+        self.size: int = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
+        self.eos_id = self._first_known(_EOS_NAMES)
+        if self.eos_id < 0:
+            raise UserError(f"tokenizer {name!r} has no end-of-document token: it needs one of {', '.join(_EOS_NAMES)}")
+        self.bos_id = self._first_known(_BOS_NAMES)
+        if self.bos_id < 0:  # GPT-2's habit: one token both ends and starts a document
+            self.bos_id = self.eos_id
+
+    def _first_known(self, names: Sequence[str]) -> int:
+        ids = (self._inner.token_to_id(name) for name in names)
+        return next((i for i in ids if i is not None), -1)
+
+    @classmethod
+    def from_json(cls, text: str, name: str = "custom") -> Tokenizer:
+        """A tokenizer from the text of a `tokenizer.json`."""
+        try:
+            return cls(text, name)
+        except UserError:
+            raise
+        except Exception as error:  # the library raises bare Exception for a malformed file
+            raise UserError(f"tokenizer {name!r} is not a valid tokenizer.json: {error}") from error
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> Tokenizer:
+        """A bundled tokenizer by name ("gpt2"), a tokenizer.json, or a folder that holds one."""
+        name = str(name_or_path)
+        if name in BUNDLED:
+            packed = (resources.files("unmask") / "assets" / BUNDLED[name]).read_bytes()
+            return cls.from_json(lzma.decompress(packed).decode("utf-8"), name)
+        path = Path(name_or_path)
+        if path.is_dir():
+            path = path / "tokenizer.json"
+        if not path.is_file():
+            guess = nearest(name, BUNDLED)
+            hint = f"did you mean {guess!r}? " if guess else ""
+            raise UserError(
+                f"no tokenizer {name!r}: {hint}bundled: {', '.join(BUNDLED)}; "
+                "or give a tokenizer.json or a folder that holds one"
+            )
+        with os_errors("read", path):
+            raw = path.read_bytes()
+        try:
+            return cls.from_json(raw.decode("utf-8"), path.parent.name if path.name == "tokenizer.json" else path.stem)
+        except UnicodeDecodeError as error:
+            raise UserError(f"tokenizer {path} is not UTF-8 text: give a tokenizer.json") from error
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int) -> Tokenizer:
+        """Learn a byte-level BPE of at most `size` tokens; fewer if the text has no more pairs that repeat."""
+        check_size(size)
+        inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+        inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        inner.decoder = tokenizers.decoders.ByteLevel()
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=size,
+            min_frequency=2,
+            special_tokens=[EOS],
+            initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        inner.train_from_iterator(iter(texts), trainer=trainer)
+        return cls(inner.to_str(), f"bpe-{size}")
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Several texts at once, on all cores."""
+        return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some tokens; ids the tokenizer does not know, such as the mask, leave nothing."""
+        text: str = self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
+        return text
+
+    def to_json(self) -> str:
+        """The `tokenizer.json`, in the one spelling whose sha256 is `hash`."""
+        return self._json
+
+    @cached_property
+    def hash(self) -> str:
+        return hashlib.sha256(self._json.encode("utf-8")).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """What an index says of a tokenizer."""
+        return {"name": self.name, "size": self.size, "hash": self.hash}
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.name!r}, size={self.size}, hash={self.hash[:12]})"

@@ -1,0 +1,77 @@
+"""What an objective is, and what it gives: a loss, a weight and a region for every token.
+
+The objective sets the weights; the engine divides by their sum over all ranks and accumulation steps.
+
+Shapes: B sequences of this micro-batch, L positions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from unmask.models.denoiser import Denoiser
+
+REGIONS = ("identity", "distil", "reconstruct")  # visible; filled by a teacher's law; filled by the token itself
+IDENTITY, DISTIL, RECONSTRUCT = range(3)
+
+
+class Batch(Protocol):
+    """Rows start .. start+B of a global batch of `total` rows (data.loader has one)."""
+
+    @property
+    def tokens_BL(self) -> Tensor: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """What one micro-batch costs, token by token; the total is sum(loss · weight) / sum(weight)."""
+
+    loss_BL: Tensor
+    weight_BL: Tensor
+    region_BL: Tensor  # int8, an index into REGIONS
+
+
+class Objective(Protocol):
+    """A loss. `generator` is the same for every micro-batch and rank of one optimiser step: an objective draws its
+    noise for all `batch.total` rows and takes its own, so that many processes equal one.
+    """
+
+    @property
+    def forwards(self) -> float:
+        """What a step costs, in forward passes of the student: 3 is a forward and a backward pass."""
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions that carry loss."""
+
+    def __call__(
+        self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator
+    ) -> LossOutput: ...
+
+
+def describe(objective: Objective) -> dict[str, Any]:
+    """An objective's name and settings as JSON can hold them."""
+    return {"name": type(objective).__name__.lower(), **_settings(objective)}
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass; a nested one becomes its name and fields, anything else that JSON lacks its text."""
+    if not dataclasses.is_dataclass(value):
+        return {}
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if dataclasses.is_dataclass(item):
+            found[field.name] = {"name": getattr(item, "name", type(item).__name__.lower()), **_settings(item)}
+        else:
+            found[field.name] = item if isinstance(item, (str, int, float, bool, type(None))) else str(item)
+    return found

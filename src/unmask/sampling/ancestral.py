@@ -1,0 +1,53 @@
+"""The plain ancestral sampler, as published: the whole (positions x vocabulary) table at every step, the mask state
+competing with the tokens in one Gumbel race, and argmax for what is left at the end.
+
+It stands here to be measured against (law and speed), and because in fp32 it has a bias that users want to reproduce:
+fp32 noise has no tail (its smallest -log u is 6e-8), so the race is a little too sure. Everything else in this folder
+reveals by schedule and cannot have that bias.
+
+Shapes: B sequences, L positions, V states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from unmask.models.denoiser import carry_over
+
+
+class BodyAndHead(Protocol):
+    def features(self, z_RL: Tensor) -> Tensor: ...
+    def logits(self, h_MD: Tensor) -> Tensor: ...
+
+
+Noise = Callable[[torch.Size, torch.dtype], Tensor]  # uniforms in [0, 1) of a shape (B, L, V)
+
+
+def ancestral(
+    model: BodyAndHead, z_BL: Tensor, times: tuple[float, ...], *, mask_id: int, temperature: float, dtype: torch.dtype,
+    noise: Noise,
+) -> Iterator[Tensor]:  # fmt: skip
+    """z after every step t -> s of the times, and after the noise removal at the end."""
+    for t, s in pairwise(times):
+        p_BLV = _token_probabilities(model, z_BL, mask_id, temperature, dtype)
+        # P(masked at s | masked at t) = s/t; the tokens share the rest
+        race_BLV = p_BLV * (1 - s / t)
+        race_BLV[..., mask_id] = s / t
+        race_BLV /= -noise(race_BLV.shape, dtype).clamp_(min=torch.finfo(dtype).tiny).log()
+        z_BL = torch.where(z_BL == mask_id, race_BLV.argmax(-1), z_BL)
+        yield z_BL
+    p_BLV = _token_probabilities(model, z_BL, mask_id, temperature, dtype)
+    yield torch.where(z_BL == mask_id, p_BLV.argmax(-1), z_BL)
+
+
+def _token_probabilities(
+    model: BodyAndHead, z_BL: Tensor, mask_id: int, temperature: float, dtype: torch.dtype
+) -> Tensor:
+    """p(x_0) at every position under the carry-over rule, over the whole vocabulary."""
+    logits_BLV = model.logits(model.features(z_BL))[..., : mask_id + 1].to(dtype)
+    return carry_over(logits_BLV / temperature, z_BL, mask_id).exp()

@@ -1,0 +1,107 @@
+"""A model made ready for sampling: on its device, in its precision, folded, compiled if asked, every forward counted.
+
+Refuses to know plans and steps. Shapes: R rows, L positions, M positions drawn, D features, V states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from unmask.base.errors import UserError
+from unmask.models.denoiser import Denoiser
+from unmask.models.dit import DiT
+from unmask.models.folded import FoldedDiT
+from unmask.sampling import categorical
+
+Precision = Literal["auto", "bf16", "fp32"]
+
+
+class Body:
+    """The two calls of a Denoiser, and the draw, as fast as the device allows.
+
+    `forwards` counts calls of the body and `rows` the sequences that went through it: NFE is what was really run.
+    """
+
+    def __init__(self, model: Denoiser, device: torch.device, compile: bool) -> None:
+        self.model, self.device = model, device
+        self.draw_device = torch.device("cpu") if device.type == "mps" else device  # no float64 on MPS
+        self.forwards = self.rows = 0
+        # bound the float64 table of a chunk: half a gigabyte on a GPU, 64 MB elsewhere
+        budget = 2**29 if device.type == "cuda" else 2**26
+        self.chunk = max(1, budget // (8 * model.vocab_size))
+        self._features: Callable[[Tensor], Tensor] = model.features
+        self._head: Callable[[Tensor], Tensor] = getattr(model, "padded_logits", model.logits)
+        self.draw: Callable[..., categorical.Draw] = categorical.draw
+        if compile:
+            self._features = torch.compile(model.features)
+            self._head = torch.compile(self._head, dynamic=True)
+            self.draw = torch.compile(categorical.draw, dynamic=True)
+            if device.type == "cuda":
+                self._features = _Graphed(self._features)
+
+    @property
+    def precision(self) -> str:
+        """What the matrices are really in."""
+        if not isinstance(self.model, nn.Module):
+            return "exact"
+        head = self.model.head if isinstance(self.model, FoldedDiT) else self.model
+        return str(next(head.parameters()).dtype).removeprefix("torch.")
+
+    def features(self, z_RL: Tensor) -> Tensor:
+        self.forwards += 1
+        self.rows += z_RL.shape[0]
+        return self._features(z_RL)
+
+    def logits(self, h_MD: Tensor) -> Tensor:
+        """May be wider than the vocabulary; the columns beyond it are -inf."""
+        return self._head(h_MD)
+
+
+class _Graphed:
+    """A function of one int64 tensor replayed as a CUDA graph, one graph a shape.
+
+    The result is overwritten by the next call of the same shape: use it up first.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        self.function = function
+        self.captured: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+
+    def __call__(self, z: Tensor) -> Tensor:
+        if z.shape not in self.captured:
+            source = z.clone()
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):  # compile and settle every kernel before the capture
+                for _ in range(3):
+                    self.function(source)
+            torch.cuda.current_stream().wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                result = self.function(source)
+            self.captured[z.shape] = graph, source, result
+        graph, source, result = self.captured[z.shape]
+        source.copy_(z)
+        graph.replay()
+        return result
+
+
+def prepare(model: Denoiser, place: torch.device, precision: Precision = "auto", compile: bool = False) -> Body:
+    """A model ready to sample. Models that are not networks (oracles) are used as they are, on the CPU."""
+    if not isinstance(model, nn.Module):
+        return Body(model, torch.device("cpu"), False)
+    if precision not in ("auto", "bf16", "fp32"):
+        raise UserError(f"precision is auto, bf16 or fp32, not {precision!r}")
+    if precision == "bf16" and place.type == "cpu":
+        raise UserError("bf16 is for GPUs: on the CPU take precision fp32")
+    half = precision == "bf16" or (precision == "auto" and place.type == "cuda")
+    if isinstance(model, DiT):
+        weights = next(model.parameters())
+        dtype = torch.bfloat16 if half else weights.dtype
+        folded = FoldedDiT(model, dtype)
+        return Body(folded.to(place), place, compile)
+    return Body(model.to(place, torch.bfloat16) if half else model.to(place), place, compile)

@@ -1,0 +1,112 @@
+"""The exact categorical draw: one uniform a position, by inverse CDF, in float64.
+
+Gumbel noise needs V uniforms a position, and in fp32 its tail is cut (the smallest -log u is 6e-8), which acts like a
+lower temperature. Here the weights exp(logit - max) are summed in float64 and one uniform picks the token, in two
+levels (a run of states, then the state), so that no cumulative table of V entries is ever scanned.
+
+Shapes: M positions, V states.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.base.errors import UserError, unknown
+
+DTYPES = {"float64": torch.float64, "fp32": torch.float32}
+_RUN = 256  # states in a run; V = 50258 gives 197 runs
+
+
+@dataclass(frozen=True)
+class Law:
+    """How logits become the law a token is drawn from."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise UserError(f"temperature must be above 0, not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise UserError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top_k must be at least 1, not {self.top_k}")
+        if self.dtype not in DTYPES:
+            raise unknown("dtype", self.dtype, DTYPES)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Tokens and the log-probability of each under the law it was drawn from; `dtype` is the one really used."""
+
+    token_M: Tensor
+    log_q_M: Tensor
+    dtype: torch.dtype
+
+
+def shape_logits(logits_MV: Tensor, mask_id: int, law: Law) -> Tensor:
+    """Logits of the law, in its dtype: the mask ruled out, divided by the temperature, cut beyond top-k and top-p."""
+    dtype = DTYPES[law.dtype]
+    if logits_MV.device.type == "mps" and dtype == torch.float64:
+        logits_MV = logits_MV.cpu()  # no float64 there
+    shaped_MV = logits_MV.to(dtype, copy=True)
+    shaped_MV[:, mask_id] = -torch.inf
+    if law.temperature != 1:
+        shaped_MV = shaped_MV / law.temperature
+    if law.top_k is not None and law.top_k < shaped_MV.shape[-1]:
+        kept_MK = shaped_MV.topk(law.top_k).indices  # exactly k survive, also among ties
+        survives_MV = torch.zeros_like(shaped_MV, dtype=torch.bool).scatter_(-1, kept_MK, True)
+        shaped_MV = shaped_MV.masked_fill(~survives_MV, -torch.inf)
+    if law.top_p < 1:
+        shaped_MV = _nucleus(shaped_MV, law.top_p)
+    return shaped_MV
+
+
+def _nucleus(logits_MV: Tensor, top_p: float) -> Tensor:
+    """The fewest likeliest states whose probability reaches top_p; the likeliest always stays."""
+    sorted_MV, order_MV = logits_MV.sort(-1, descending=True)
+    p_MV = sorted_MV.softmax(-1)
+    before_MV = p_MV.cumsum(-1) - p_MV  # mass of the states ahead
+    beyond_MV = before_MV >= top_p
+    beyond_MV[:, 0] = False
+    return logits_MV.masked_fill(torch.zeros_like(beyond_MV).scatter_(-1, order_MV, beyond_MV), -torch.inf)
+
+
+def draw(logits_MV: Tensor, uniform_M: Tensor, mask_id: int, law: Law) -> Draw:
+    """One token a position: the state where the cumulative weight first exceeds uniform * total."""
+    shaped_MV = shape_logits(logits_MV, mask_id, law)
+    weight_MV = (shaped_MV - shaped_MV.amax(-1, keepdim=True)).exp()
+    weight_MRW = F.pad(weight_MV, (0, -weight_MV.shape[-1] % _RUN)).unflatten(-1, (-1, _RUN))
+    edge_MR = weight_MRW.sum(-1).cumsum(-1)
+    total_M = edge_MR[:, -1]
+    target_M = uniform_M.to(total_M.device, total_M.dtype) * total_M
+    run_M = _first_above(edge_MR, target_M)
+    weight_MW = weight_MRW.gather(1, run_M[:, None, None].expand(-1, 1, _RUN))[:, 0]
+    before_M = F.pad(edge_MR, (1, 0)).gather(1, run_M[:, None])[:, 0]
+    state_M = _first_above(before_M[:, None] + weight_MW.cumsum(-1), target_M)
+    # the runs' sums and the sum within a run may round apart: never past the last state that has weight
+    state_M = state_M.minimum(_RUN - 1 - (weight_MW > 0).flip(-1).int().argmax(-1))
+    log_q_M = weight_MW.gather(-1, state_M[:, None])[:, 0].log() - total_M.log()
+    return Draw(run_M * _RUN + state_M, log_q_M, weight_MV.dtype)
+
+
+def _first_above(edge_MN: Tensor, target_M: Tensor) -> Tensor:
+    """The first index whose (rising) edge exceeds the target; it has weight, since the edge before does not exceed it.
+
+    Rounding may put the target on the total itself: then the index where the total was reached.
+    """
+    return (edge_MN <= target_M[:, None]).sum(-1).minimum((edge_MN < edge_MN[:, -1:]).sum(-1))
+
+
+def argmax(logits_MV: Tensor, mask_id: int, law: Law) -> Draw:
+    """The likeliest token: MDLM's noise removal. Its law is a point mass, so log q is 0."""
+    shaped_MV = shape_logits(logits_MV, mask_id, law)
+    token_M = shaped_MV.argmax(-1)
+    return Draw(token_M, torch.zeros_like(token_M, dtype=shaped_MV.dtype), shaped_MV.dtype)

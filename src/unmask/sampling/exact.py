@@ -1,0 +1,281 @@
+"""The law of the samples, computed instead of sampled.
+
+On short lines (every masked view fits in a table) Q(x) of any plan, grid and number of steps is exact, so the sampler's
+own error KL(p || Q) is a number without noise. On long lines the error given the plan, E_u KL(p || q_u), is estimated
+by teacher forcing on x ~ p, with its standard error: it needs forwards only, and bounds KL(p || Q) from above.
+
+Refuses to know how `sample` works: the chi-square tests compare the two. A set of positions is an int, bit i for i.
+
+Shapes: L positions, V tokens; a table over the visible set A has V entries along the axes in A and 1 elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.streams import stream
+from unmask.models.denoiser import Denoiser
+from unmask.process.schedule import LogLinear, Schedule
+from unmask.sampling.categorical import Law, shape_logits
+from unmask.sampling.grids import Grid, make_grid
+from unmask.sampling.plan_laws import Chain, bits, chain_of, members
+from unmask.sampling.reveal import Assignment, Blocks, Confidence, RevealPlan, make_reveal
+
+MOST_VIEWS = 1 << 20
+_ROWS = 4096  # masked views a forward takes at once
+
+
+class Views:
+    """What a denoiser answers at every masked view of a line: p_A(x_i = v) for every visible set A and its tokens."""
+
+    def __init__(self, denoiser: Denoiser, length: int, law: Law | None = None) -> None:
+        K = denoiser.vocab_size
+        if K**length > MOST_VIEWS:
+            raise UserError(f"{K - 1} tokens at {length} positions have {K**length} masked views, too many to list")
+        assert denoiser.mask_id == K - 1, "the mask is the last state"
+        self.length, self.tokens = length, K - 1
+        z_ZL = torch.cartesian_prod(*[torch.arange(K)] * length).view(-1, length)
+        shaped = []
+        with torch.inference_mode():
+            for part in z_ZL.split(_ROWS):
+                logits_NV = denoiser.logits(denoiser.features(part)).flatten(0, 1)
+                shaped.append(shape_logits(logits_NV, K - 1, law or Law()).double().softmax(-1)[:, :-1])
+        self._p = torch.cat(shaped).view(*[K] * length, length, K - 1)
+        self.step = lru_cache(maxsize=None)(self._step)
+
+    def _seen(self, visible: int) -> tuple[slice, ...]:
+        """The part of the table where exactly these positions are visible."""
+        V = self.tokens
+        return tuple(slice(V) if visible >> i & 1 else slice(V, V + 1) for i in range(self.length))
+
+    def at(self, visible: int) -> Tensor:
+        """The law at every position, for all tokens of the visible ones: axes (..., L, V)."""
+        return self._p[self._seen(visible)]
+
+    def _step(self, before: int, after: int, argmax: bool = False) -> Tensor:
+        """q(x_B | x_A) = prod over B of p_A(x_i), B the newly revealed: a table over `after`."""
+        q = torch.ones([1] * self.length, dtype=torch.float64)
+        for i in members(after & ~before):
+            p_i = self.at(before)[..., i, :]
+            if argmax:
+                p_i = torch.nn.functional.one_hot(p_i.argmax(-1), self.tokens).double()
+            q = q * p_i.transpose(i, -1).squeeze(-1)  # axis i was of size 1: it was masked
+        return q
+
+
+@dataclass(frozen=True)
+class SampleLaw:
+    """Q(x) as a table of shape (V,) * L, and the expected number of forwards a line takes."""
+
+    q: Tensor
+    nfe: float
+
+    def kl(self, p: Tensor) -> float:
+        """KL(p || Q) in nats."""
+        return kl(p, self.q)
+
+
+def kl(p: Tensor, q: Tensor) -> float:
+    return float((torch.special.xlogy(p, p) - torch.special.xlogy(p, q)).sum())
+
+
+def sample_law(
+    denoiser: Denoiser | Views,
+    steps: int,
+    *,
+    length: int | None = None,
+    reveal: str | RevealPlan = "golden",
+    grid: str | Sequence[float] | Grid = "rank",
+    law: Law | None = None,
+    given_L: Tensor | None = None,
+    schedule: Schedule | None = None,
+) -> SampleLaw:
+    """The law of `sample` with the same settings, exactly.
+
+    `given_L` is a line with the mask where blank (default: all blank). Pass `Views` instead of a denoiser to ask for
+    many laws of one model; then the views hold `law`.
+    """
+    if not isinstance(denoiser, Views):
+        denoiser = Views(denoiser, length or denoiser.length, law)
+    elif law is not None:
+        raise UserError("views already hold their law: give it where they are made")
+    views, plan, grid = denoiser, make_reveal(reveal), make_grid(grid, steps)
+    if given_L is None:
+        given_L = torch.full((views.length,), views.tokens)
+    if plan.adaptive:
+        return _adaptive(views, plan, grid, given_L, schedule or LogLinear())
+    blank_L = given_L == views.tokens
+    return _locked(views, chain_of(plan, blank_L, grid, schedule or LogLinear()), given_L)
+
+
+def _given(views: Views, given_L: Tensor) -> Tensor:
+    """A point mass on the given tokens, as a table over their positions."""
+    table = torch.ones([1] * views.length, dtype=torch.float64)
+    for i, token in enumerate(given_L.tolist()):
+        if token != views.tokens:
+            axis = [1] * views.length
+            axis[i] = views.tokens
+            table = table * (torch.arange(views.tokens) == token).double().view(axis)
+    return table
+
+
+def _locked(views: Views, chain: Chain, given_L: Tensor) -> SampleLaw:
+    """Q = sum over the plan's states, step by step: Q_{A'} += P(A -> A') Q_A q(x_B | x_A)."""
+    given = bits(given_L != views.tokens)
+    start = _given(views, given_L)
+    law = {state: probability * start for state, probability in chain.start.items()}
+    for k, kernel in enumerate(chain.steps):
+        following: dict = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+        for state, table in law.items():
+            for target, probability in kernel[state].items():
+                step = views.step(state[1] | given, target[1] | given, k == chain.argmax_step)
+                following[target] = following[target] + probability * table * step
+        law = following
+    return SampleLaw(sum(law.values(), torch.zeros(())), chain.nfe)
+
+
+# --- plans that look at the model -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Chooser:
+    """The rule of an adaptive plan for one line shape: given what is visible, which positions the next step reveals."""
+
+    rule: Confidence
+    assigned: Assignment
+
+    @classmethod
+    def of(cls, plan: RevealPlan, grid: Grid, blank_L: Tensor, schedule: Schedule) -> _Chooser:
+        rule = plan.inner if isinstance(plan, Blocks) else plan
+        assert isinstance(rule, Confidence)
+        return cls(rule, plan.assign(blank_L[None], grid, schedule, [stream(0, "unused")]))
+
+    def __call__(self, k: int, masked_NL: Tensor, log_p_NLV: Tensor) -> Tensor:
+        """Step k of N lines at once: the chosen positions, (N, L). The leftmost wins a tie."""
+        step_L, block_L = self.assigned.step_BL[0], self.assigned.block_BL[0]
+        surety_NL = self.rule.surety(log_p_NLV).double()
+        if self.rule.threshold is None:
+            quota = int((step_L == k).sum())
+            block = block_L[step_L == k].amin() if quota else -1
+            surety_NL = surety_NL.masked_fill(~masked_NL | (block_L != block), -torch.inf)
+            return _surest(surety_NL, quota)
+        block_N1 = block_L.where(masked_NL, self.assigned.steps).amin(1, keepdim=True)
+        open_NL = masked_NL & (block_L == block_N1)
+        surety_NL = surety_NL.masked_fill(~open_NL, -torch.inf)
+        return open_NL & (self.rule.passes(surety_NL) | _surest(surety_NL, 1))
+
+
+def _surest(surety_NL: Tensor, quota: int) -> Tensor:
+    order_NL = surety_NL.round(decimals=9).sort(dim=1, descending=True, stable=True).indices
+    return torch.zeros_like(surety_NL, dtype=torch.bool).scatter_(1, order_NL[:, :quota], True)
+
+
+def _adaptive(views: Views, plan: RevealPlan, grid: Grid, given_L: Tensor, schedule: Schedule) -> SampleLaw:
+    """Recursion over every masked view: its tokens decide what is revealed next."""
+    L, every = views.length, (1 << views.length) - 1
+    choose = _Chooser.of(plan, grid, given_L == views.tokens, schedule)
+    law, nfe = {bits(given_L != views.tokens): _given(views, given_L)}, 0.0
+    for k in range(choose.assigned.steps):
+        following: dict[int, Tensor] = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+        for visible, table in law.items():
+            if visible == every:
+                following[visible] = following[visible] + table
+                continue
+            masked_L = torch.tensor([not visible >> i & 1 for i in range(L)])
+            chosen = choose(k, masked_L.expand(table.numel(), L), views.at(visible).flatten(0, L - 1).log())
+            for pattern_L in chosen.unique(dim=0):
+                new = bits(pattern_L)
+                share = table * (chosen == pattern_L).all(-1).view(table.shape)
+                nfe += float(share.sum()) * bool(new)
+                following[visible | new] = following[visible | new] + share * views.step(visible, visible | new)
+        law = following
+    assert set(law) == {every}
+    return SampleLaw(law[every], nfe)
+
+
+# --- the error given the plan -----------------------------------------------------------------------------------------
+
+
+def kl_given_plan(views: Views, p: Tensor, chain: Chain) -> float:
+    """E_u KL(p || q_u), exactly: every step costs the cross-entropy of what it reveals given what it saw."""
+    cross_entropy = 0.0
+    for k, move in enumerate(chain.moves()):
+        for (before, after), probability in move.items():
+            hidden = [i for i in range(views.length) if not after >> i & 1]
+            p_after = p.sum(hidden, keepdim=True) if hidden else p
+            q = views.step(before, after, k == chain.argmax_step)
+            cross_entropy -= probability * float(torch.special.xlogy(p_after, q).sum())
+    return cross_entropy + float(torch.special.xlogy(p, p).sum())
+
+
+class Source(Denoiser, Protocol):
+    """A denoiser that also knows the law of whole lines: an oracle."""
+
+    def log_prob(self, x_BL: Tensor) -> Tensor: ...
+    def draw(self, n: int, generator: torch.Generator) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class PathScore:
+    """log q_u(x) of each line under the plan drawn for it, and the forwards that took."""
+
+    log_q_B: Tensor
+    nfe_B: Tensor
+
+
+@torch.inference_mode()
+def path_log_q(
+    denoiser: Denoiser,
+    x_BL: Tensor,
+    steps: int,
+    *,
+    reveal: str | RevealPlan = "golden",
+    grid: str | Sequence[float] | Grid = "rank",
+    law: Law | None = None,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+) -> PathScore:
+    """log q_u(x) = sum_i log p(x_i | tokens visible when i's step starts), by teacher forcing; u from the seed."""
+    plan, grid, schedule, law = make_reveal(reveal), make_grid(grid, steps), schedule or LogLinear(), law or Law()
+    B, L = x_BL.shape
+    masked_BL = torch.ones(B, L, dtype=torch.bool)
+    if plan.adaptive:
+        choose = _Chooser.of(plan, grid, masked_BL[0], schedule)
+        steps, tail = choose.assigned.steps, None
+    else:
+        assigned = plan.assign(masked_BL, grid, schedule, [stream(seed, "plan", b) for b in range(B)])
+        steps, tail = assigned.steps, assigned.argmax_step
+    log_q_B, nfe_B = torch.zeros(B, dtype=torch.float64), torch.zeros(B, dtype=torch.int64)
+    for k in range(steps):
+        rows_R = (masked_BL if plan.adaptive else assigned.step_BL == k).any(1).nonzero()[:, 0]
+        if not len(rows_R):
+            continue
+        x_RL, masked_RL = x_BL[rows_R], masked_BL[rows_R]
+        h_RLD = denoiser.features(torch.where(masked_RL, denoiser.mask_id, x_RL))
+        if plan.adaptive:
+            logits_NV = denoiser.logits(h_RLD.flatten(0, 1))
+            log_p_NV = shape_logits(logits_NV, denoiser.mask_id, law).log_softmax(-1)
+            now_RL = choose(k, masked_RL, log_p_NV.unflatten(0, masked_RL.shape))
+        else:
+            now_RL = assigned.step_BL[rows_R] == k
+        shaped_MV = shape_logits(denoiser.logits(h_RLD[now_RL]), denoiser.mask_id, law)
+        log_q_M = _log_q(shaped_MV, x_RL[now_RL], argmax=k == tail)
+        log_q_B.index_add_(0, rows_R[now_RL.nonzero()[:, 0]], log_q_M)
+        masked_BL[rows_R] = masked_RL & ~now_RL
+        nfe_B[rows_R] += now_RL.any(1)
+    return PathScore(log_q_B, nfe_B)
+
+
+def _log_q(logits_MV: Tensor, token_M: Tensor, argmax: bool) -> Tensor:
+    """The log-probability with which these tokens would have been drawn; an argmax draws only one."""
+    if argmax:
+        return torch.where(logits_MV.argmax(-1) == token_M, 0.0, -torch.inf).double()
+    return logits_MV.log_softmax(-1).gather(1, token_M[:, None])[:, 0].double()

@@ -1,0 +1,124 @@
+"""What is given and what is blank: prompts, suffixes and `"Once upon a ____ there ____"` as token templates.
+
+Refuses to know how blanks are filled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError
+
+BLANK = re.compile(r"_{3,}")  # one underscore a token, at least three
+
+
+class TextCodec(Protocol):
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: list[int]) -> str: ...
+
+
+@dataclass(frozen=True)
+class Template:
+    """One sequence to fill: its tokens, the mask where blank."""
+
+    tokens_L: Tensor
+
+    @property
+    def length(self) -> int:
+        return self.tokens_L.shape[0]
+
+
+def _encode(text: str, tokenizer: TextCodec | None) -> list[int]:
+    if tokenizer is None:
+        raise UserError("this model has no tokenizer, so it takes no text: give infill as a tensor of token ids")
+    return list(tokenizer.encode(text))
+
+
+def from_prompt(prompt: str, suffix: str, length: int, mask_id: int, tokenizer: TextCodec | None) -> Template:
+    """The prompt at the start, the suffix at the end, blanks between."""
+    head = _encode(prompt, tokenizer) if prompt else []
+    tail = _encode(suffix, tokenizer) if suffix else []
+    blanks = length - len(head) - len(tail)
+    if blanks < 1:
+        raise UserError(
+            f"the given text has {len(head) + len(tail)} tokens and leaves no room in {length}: "
+            "shorten it, or raise the length up to the model's"
+        )
+    return Template(torch.tensor(head + [mask_id] * blanks + tail))
+
+
+def from_pattern(pattern: str, mask_id: int, tokenizer: TextCodec | None) -> Template:
+    """Words with blanks: a run of three or more underscores stands for as many tokens."""
+    if not BLANK.search(pattern):
+        raise UserError(f"the infill {pattern!r} has no blank: mark one with underscores, one a token, at least three")
+    ids: list[int] = []
+    start = 0
+    for blank in BLANK.finditer(pattern):
+        # the space before a blank belongs to the blank's first token, as byte-level BPE writes it
+        given = pattern[start : blank.start()].removesuffix(" ")
+        ids += _encode(given, tokenizer) if given else []
+        ids += [mask_id] * len(blank.group())
+        start = blank.end()
+    ids += _encode(pattern[start:], tokenizer) if pattern[start:] else []
+    return Template(torch.tensor(ids))
+
+
+def _spread(name: str, value: object, n: int) -> list:
+    """One value for every sample: a single one is repeated, a list must have n."""
+    if value is None or isinstance(value, (str, int)):
+        return [value] * n
+    assert isinstance(value, Sequence)
+    if len(value) != n:
+        raise UserError(f"{name} has {len(value)} entries for {n} samples: give one, or one for each sample")
+    return list(value)
+
+
+def templates(
+    n: int,
+    *,
+    longest: int,
+    mask_id: int,
+    tokenizer: TextCodec | None,
+    length: int | Sequence[int] | None = None,
+    prompt: str | Sequence[str] | None = None,
+    suffix: str | Sequence[str] | None = None,
+    infill: str | Sequence[str] | Tensor | None = None,
+) -> list[Template]:
+    """A template for each of n samples."""
+    if n < 1:
+        raise UserError(f"n must be at least 1, not {n}")
+    if infill is not None and (prompt or suffix or length):
+        raise UserError("infill says everything that is given: leave out prompt, suffix and length")
+    if isinstance(infill, Tensor):
+        rows = infill if infill.ndim == 2 else infill.expand(n, -1)
+        found = [Template(row) for row in _spread("infill", list(rows.long().cpu()), n)]
+    elif infill is not None:
+        found = [from_pattern(text, mask_id, tokenizer) for text in _spread("infill", infill, n)]
+    else:
+        parts = zip(
+            _spread("prompt", prompt, n), _spread("suffix", suffix, n), _spread("length", length, n), strict=True
+        )
+        found = [
+            from_prompt(head or "", tail or "", _checked(size, longest), mask_id, tokenizer)
+            for head, tail, size in parts
+        ]
+    for template in found:
+        if template.length > longest:
+            raise UserError(f"the given text and its blanks take {template.length} tokens, the model at most {longest}")
+        if not bool((template.tokens_L == mask_id).any()):
+            raise UserError("a sample has no blank to fill: leave at least one position masked")
+    return found
+
+
+def _checked(length: int | None, longest: int) -> int:
+    if length is None:
+        return longest
+    if not 1 <= length <= longest:
+        raise UserError(f"length must be between 1 and the model's {longest}, not {length}")
+    return length

@@ -1,0 +1,34 @@
+"""What sampling gives: tokens, text, log q of every drawn token, and where it all came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """n samples. Shorter ones are padded with -1 up to the longest."""
+
+    tokens: Tensor  # (n, L) int64
+    given: Tensor  # (n, L) bool: prompt, suffix or fixed words; padding counts as given
+    log_q: Tensor  # (n, L) float64: log-probability of each token under the law it was drawn from; 0 where given
+    nfe: Tensor  # (n,) int64: forwards each sample took part in
+    text: list[str]  # empty if the model has no tokenizer
+    record: dict[str, Any]
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+
+@dataclass(frozen=True)
+class StepView:
+    """What a callback sees after a step: the batch as it stands. Rows are samples `first` and after."""
+
+    step: int  # counts from 1
+    steps: int
+    tokens_BL: Tensor  # on the CPU, the mask where still hidden
+    first: int
+    mask_id: int

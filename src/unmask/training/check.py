@@ -1,0 +1,72 @@
+"""What a user can get wrong before training starts, each said in one line.
+
+Refuses to know how training works.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import TYPE_CHECKING, Any, get_args
+
+from unmask.base.errors import UserError, unknown
+from unmask.data.loader import Loader
+from unmask.models.dit import DiT
+from unmask.objectives.ar import AR
+from unmask.objectives.base import Objective
+from unmask.parallel.ranks import Ranks
+from unmask.parallel.wrap import Kind
+from unmask.training.optim import Decay
+
+if TYPE_CHECKING:
+    from unmask.training.engine import Trainer
+
+
+def check_settings(trainer: Trainer) -> None:
+    """Numbers in their ranges, names among those known."""
+    for name in ("steps", "batch", "log_every", "keep", "eval_batches"):
+        if getattr(trainer, name) < 1:
+            raise UserError(f"{name} must be at least 1, not {getattr(trainer, name)}")
+    for name in ("warmup", "eval_every", "save_every", "weight_decay", "clip"):
+        if not getattr(trainer, name) >= 0:
+            raise UserError(f"{name} must be at least 0, not {getattr(trainer, name)}")
+    for name in ("beta1", "beta2", "ema"):
+        if not 0 <= getattr(trainer, name) < 1:
+            raise UserError(f"{name} must be at least 0 and below 1, not {getattr(trainer, name)}")
+    if trainer.micro_batch is not None and trainer.micro_batch < 1:
+        raise UserError(f"micro_batch must be at least 1, not {trainer.micro_batch}")
+    if not (trainer.lr > 0 and math.isfinite(trainer.lr)):
+        raise UserError(f"lr must be above 0, not {trainer.lr}")
+    for name, allowed in (("precision", ("fp32", "bf16")), ("decay", get_args(Decay)), ("parallel", get_args(Kind))):
+        if getattr(trainer, name) not in allowed:
+            raise unknown(name, str(getattr(trainer, name)), allowed)
+
+
+def check_fit(trainer: Trainer, model: DiT, objective: Objective, data: Loader, ranks: Ranks) -> None:
+    """A model, an objective and data that go together."""
+    if data.length > model.length:
+        raise UserError(f"sequences of {data.length} tokens are longer than the model's {model.length}: "
+                        "use a shorter length, or a model with a larger one")
+    if data.tokenizer.size + 1 != model.vocab_size:
+        raise UserError(f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
+                        f"{model.vocab_size - 1} and the mask: prepare the text with the model's tokenizer")
+    if isinstance(objective, AR) != model.config.causal:
+        raise UserError("the objective AR and a causal model belong together: use AR with DiT(causal=True), and any "
+                        "other objective with DiT(causal=False)")
+    if trainer.batch % ranks.world:
+        raise UserError(f"batch {trainer.batch} is not a multiple of the {ranks.world} processes that share it")
+
+
+def describe_data(data: Loader) -> dict[str, Any]:
+    """What a loader reads, by content: moving a corpus to another folder changes nothing."""
+    content = json.dumps([source.index["splits"] for source in data.sources], sort_keys=True)
+    return {
+        "content": hashlib.sha256(content.encode()).hexdigest()[:16],
+        "tokenizer": data.tokenizer.hash[:16],
+        "length": data.length,
+        "weights": data.weights,
+        "wrap": data.wrap,
+        "seed": data.seed,
+        "split": data.split,
+    }

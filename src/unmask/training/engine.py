@@ -1,0 +1,168 @@
+"""Trainer: how to train, as options; `fit` opens the run and hands over to the loop (loop.py).
+
+Running `fit` again with the same options continues the run in `out`; with others it is refused.
+
+Refuses to know any loss, any file format and torch.distributed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from unmask.base.errors import UserError
+from unmask.base.files import read_json
+from unmask.base.provenance import device_name
+from unmask.checkpoint.io import Checkpoint, load
+from unmask.data.loader import Loader
+from unmask.data.shards import ShardSet
+from unmask.models.dit import DiT
+from unmask.objectives.base import Objective, describe
+from unmask.parallel.ranks import Ranks, joined
+from unmask.parallel.wrap import Kind
+from unmask.training.check import check_fit, check_settings, describe_data
+from unmask.training.loop import Run
+from unmask.training.optim import Decay
+from unmask.training.progress import note
+from unmask.training.state import RunFolder
+
+# What may change between two sessions of one run: how it is watched, and where and how spread out it is computed.
+FREE = {f"trainer.{name}" for name in (
+    "micro_batch", "compile", "device", "parallel", "eval_every", "eval_batches", "save_every", "log_every", "keep",
+    "tensorboard", "progress",
+)}
+
+
+@dataclass
+class Trainer:
+    """How to train. The defaults suit a small model; recipes hold published settings.
+
+    Args:
+        steps: optimiser steps
+        batch: sequences in one optimiser step, over all processes
+        micro_batch: sequences in one forward pass of one process (default: all of its share)
+        lr: peak learning rate of AdamW
+        warmup: steps over which the rate rises to its peak
+        decay: how it falls afterwards, to 0 at the last step, or constant
+        weight_decay: of AdamW, on matrices only
+        beta1: of AdamW
+        beta2: of AdamW
+        clip: longest gradient; 0 for any length
+        ema: decay of the averaged weights, which are evaluated and saved
+        precision: of matrix products; weights and sums are fp32 in either
+        compile: compile the model's blocks first (worth it on a GPU)
+        device: auto, cpu, cuda or mps
+        parallel: how torchrun's processes share the model; auto is ddp
+        seed: names all randomness: batches, noise, dropout
+        eval_every: steps between evaluations; 0 for none
+        eval_batches: batches of held-out text in an evaluation
+        save_every: steps between saved states; 0 for only the last
+        log_every: steps between lines of metrics
+        keep: how many of the newest states stay on disk
+        tensorboard: also write TensorBoard files
+        progress: show progress on stderr
+        out: the run's folder; running again with the same options continues it
+    """
+
+    steps: int = 1000
+    batch: int = 32
+    micro_batch: int | None = None
+    lr: float = 3e-4
+    warmup: int = 100
+    decay: Decay = "constant"
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    clip: float = 1.0
+    ema: float = 0.999
+    precision: Literal["fp32", "bf16"] = "fp32"
+    compile: bool = False
+    device: str = "auto"
+    parallel: Kind = "auto"
+    seed: int = 0
+    eval_every: int = 200
+    eval_batches: int = 4
+    save_every: int = 500
+    log_every: int = 10
+    keep: int = 2
+    tensorboard: bool = True
+    progress: bool = True
+    out: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def fit(
+        self, model: DiT, objective: Objective, data: Loader | Path | str, *, facts: Mapping[str, Any] | None = None
+    ) -> Checkpoint:
+        """Train `model` in place (it ends with the raw weights); the checkpoint returned holds the averaged ones.
+
+        Args:
+            model: what to train
+            objective: what to minimise
+            data: batches of tokens, or the folder of a prepared corpus
+            facts: what else makes this run what it is (JSON); a rerun with other facts is refused
+        """
+        with joined(self.device) as ranks, _own_randomness(ranks.device), torch.enable_grad():
+            loader = data if isinstance(data, Loader) else Loader([ShardSet.open(data)], model.length, seed=self.seed)
+            check_fit(self, model, objective, loader, ranks)
+            config = self._config(model, objective, loader, facts or {})
+            if self.out is None:
+                return Run(self, model, objective, loader, ranks, None, config).go(0)
+            folder = RunFolder(Path(self.out), ranks)
+            start = self._claim(folder, config, ranks)
+            if start == self.steps and ranks.on_first(lambda: _exported_step(folder)) == self.steps:
+                note(f"{folder.path} is finished: all {start} steps are done", ranks.first)
+                return load(folder.path, device=ranks.device)
+            return Run(self, model, objective, loader, ranks, folder, config).go(start)
+
+    def _config(self, model: DiT, objective: Objective, data: Loader, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Everything the weights of the run depend on, and a little more, as JSON can hold it."""
+        settings = dataclasses.asdict(self)
+        del settings["out"]
+        return {
+            "trainer": settings,
+            "objective": describe(objective),
+            "model": dataclasses.asdict(model.config),
+            "data": describe_data(data),
+            "facts": dict(facts),
+        }
+
+    def _claim(self, folder: RunFolder, config: dict[str, Any], ranks: Ranks) -> int:
+        """The step to start from. Says so if this session computes in another way than the last one."""
+        session = {
+            "threads": torch.get_num_threads(),
+            "processes": ranks.world,
+            "device": device_name(ranks.device).split(",")[0],
+            "torch": str(torch.__version__),
+            "micro_batch": self.micro_batch,
+        }
+        free = FREE | ({"trainer.steps"} if self.decay == "constant" else set())
+        found = folder.claim(config, session, free)
+        start, last = found["step"], found["last"]
+        if start > self.steps:
+            raise UserError(f"{folder.path} has already done {start} steps: give at least so many, or another --out")
+        changed = [f"{name} {last[name]} -> {value}" for name, value in session.items() if last and last[name] != value]
+        if start and changed:
+            note(f"{', '.join(changed)} since the last session: the weights will not be bit for bit those of an "
+                 "undisturbed run", ranks.first)
+        return int(start)
+
+
+def _exported_step(folder: RunFolder) -> int:
+    """The step of the checkpoint in a run's folder, -1 if there is none."""
+    about = folder.checkpoint / "provenance.json"
+    return int(read_json(about, "provenance").get("step", -1)) if about.is_file() else -1
+
+
+@contextmanager
+def _own_randomness(device: torch.device) -> Iterator[None]:
+    """Dropout draws from torch's global generators, seeded anew at every step; the caller's are put back at the end."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield

@@ -1,0 +1,269 @@
+"""The only training loop: any objective, one process or many.
+
+Everything random is drawn from a stream named by (seed, purpose, step), so a state is the weights, the optimiser, the
+average and the step number; no generator is ever saved. One optimiser step is one global batch: the gradient of
+sum(loss · weight) over all its rows, divided by sum(weight) over all ranks and micro-batches.
+
+Refuses to know any loss, any file format and torch.distributed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.base.errors import UserError
+from unmask.base.provenance import record
+from unmask.base.streams import seed_of, stream
+from unmask.checkpoint.io import Checkpoint, build, dit_of, save
+from unmask.data.loader import Batch, Loader
+from unmask.models.dit import DiT
+from unmask.models.ema import EMA
+from unmask.objectives.base import IDENTITY, REGIONS, LossOutput, Objective
+from unmask.parallel.ranks import Ranks
+from unmask.parallel.wrap import total_norm, whole, wrap
+from unmask.process.schedule import LogLinear
+from unmask.training.evaluate import Likelihood, averaged, likelihood
+from unmask.training.metrics import MetricsLog, Window
+from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
+from unmask.training.progress import Progress, short
+from unmask.training.speed import body_flops, head_flops, matmul_rate
+from unmask.training.state import RunFolder
+from unmask.training.watch import LossWatch
+
+if TYPE_CHECKING:
+    from unmask.training.engine import Trainer
+
+
+class Run:
+    """One session of a run: the state in memory, and the loop."""
+
+    def __init__(
+        self, trainer: Trainer, model: DiT, objective: Objective, data: Loader, ranks: Ranks, folder: RunFolder | None,
+        config: dict[str, Any],
+    ) -> None:
+        self.trainer, self.objective, self.data, self.ranks = trainer, objective, data, ranks
+        self.folder, self.config, self.shape = folder, config, model.config
+        model.to(ranks.device).train()
+        if trainer.compile:
+            for block in model.blocks:
+                block.compile()
+        self.wrapped = wrap(model, ranks, trainer.parallel, blocks=model.blocks, methods=("features", "logits"))
+        self.model = model
+        self.optimiser = adamw(self.model, betas=(trainer.beta1, trainer.beta2), weight_decay=trainer.weight_decay)
+        self.ema = EMA(self.model, trainer.ema)
+        self.held_out: Loader | None = None
+        if trainer.eval_every:
+            self.held_out = Loader(data.sources, data.length, split="validation", wrap=data.wrap)
+        self.watch, self.window = LossWatch(), Window()
+        self.score: Likelihood | None = None
+        self.seconds, self.tokens = 0.0, 0  # of training since the last line of metrics, in this session
+        self.share = trainer.batch // ranks.world
+        self.micro_batch = min(trainer.micro_batch or self.share, self.share)
+        dtype = torch.bfloat16 if trainer.precision == "bf16" else torch.float32
+        self.rate = matmul_rate(ranks.device, dtype) * ranks.world
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def go(self, start: int) -> Checkpoint:
+        """Train from step `start` to the end."""
+        trainer, shown = self.trainer, self.trainer.progress and self.ranks.first
+        with ExitStack() as stack:
+            if start:
+                self._restore(start)
+            self.log = self._open_log(start, stack)
+            self.progress = stack.enter_context(Progress(trainer.steps, start, shown=shown))
+            if start == 0:
+                self._evaluate(0)
+            save_due = False
+            for step in range(start, trainer.steps):
+                done = step + 1
+                began = time.perf_counter()
+                # 1. the gradient of this step's global batch, summed over micro-batches and processes
+                sums = self._gradients(step)
+                # 2. divide, clip, step, average
+                self._update(step, sums)
+                self.seconds += time.perf_counter() - began
+                self.progress.advance(done)
+                # 3. report
+                if done % trainer.log_every == 0 or done == trainer.steps:
+                    self._report(done)
+                # 4. evaluate
+                if self.held_out and (done % trainer.eval_every == 0 or done == trainer.steps):
+                    self._evaluate(done)
+                # 5. save; not while the loss is raised, since that may be the state no one wants back
+                save_due |= bool(trainer.save_every) and done % trainer.save_every == 0
+                if done == trainer.steps or (save_due and self.watch.calm):
+                    self._save(done)
+                    save_due = False
+            checkpoint = self._export(trainer.steps)
+            dit_of(checkpoint).to(self.ranks.device)
+            return checkpoint
+
+    def _gradients(self, step: int) -> list[float]:
+        """Backward through every micro-batch of this process. Returns sums over all processes: see `_terms`."""
+        trainer = self.trainer
+        first = self.ranks.rank * self.share
+        sums: Tensor | None = None
+        for start in range(first, first + self.share, self.micro_batch):
+            count = min(self.micro_batch, first + self.share - start)
+            batch = self.data.batch(step, start, count, trainer.batch)
+            batch = dataclasses.replace(batch, tokens_BL=batch.tokens_BL.to(self.ranks.device))
+            torch.manual_seed(seed_of(trainer.seed, "dropout", step, start))
+            with self.wrapped.accumulating(last=start + count == first + self.share):
+                with self._autocast():
+                    loss, terms = self.wrapped.call(partial(self._forward, batch=batch, step=step))
+                loss.backward()
+            sums = terms if sums is None else sums + terms
+        assert sums is not None
+        values: list[float] = self.ranks.sum(sums).tolist()
+        return values
+
+    def _forward(self, student: nn.Module, *, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+        noise = stream(self.trainer.seed, "noise", step)  # the same for every micro-batch and process
+        output = self.objective(student, batch, step=step, generator=noise)  # type: ignore[arg-type]
+        return _terms(output, self.objective.regions)
+
+    def _update(self, step: int, sums: list[float]) -> None:
+        """Turn summed gradients into a step; raises UserError before the step if something is wrong with them."""
+        trainer = self.trainer
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        # processes average their gradients, so their sum is `world` times as much
+        scale = self.ranks.world / sums[1] if sums[1] else 0.0
+        norm = float(total_norm(gradients))
+        if trouble := self.watch.trouble(sums[0] * scale / self.ranks.world, norm * scale):
+            raise self._stopped(step, trouble)
+        step_with(self.optimiser, gradients, scale=clipped_scale(norm, scale, trainer.clip), lr=self._lr(step))
+        self.ema.update(self.model, step + 1)
+        self.window.add([*sums, norm * scale])
+        self.tokens += trainer.batch * self.data.length
+
+    def _lr(self, step: int) -> float:
+        trainer = self.trainer
+        return learning_rate(step, peak=trainer.lr, warmup=trainer.warmup, decay=trainer.decay, steps=trainer.steps)
+
+    def _stopped(self, step: int, trouble: str) -> UserError:
+        good = max(self.folder.states(), default=0) if self.folder else 0
+        if not good:
+            return UserError(f"training stopped at step {step + 1}: {trouble}; nothing was saved yet: use a lower lr")
+        assert self.folder is not None
+        return UserError(
+            f"training stopped at step {step + 1}: {trouble}; the last good checkpoint is {self.folder.checkpoint} "
+            f"(step {good}), whole: start a new run from it (--from {self.folder.path}) with a lower lr"
+        )
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.trainer.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.ranks.device.type, torch.bfloat16)
+
+    # -- what it says --------------------------------------------------------------------------------------------
+
+    def _open_log(self, start: int, stack: ExitStack) -> MetricsLog | None:
+        if self.folder is None or not self.ranks.first:
+            return None
+        log = MetricsLog(self.folder.path, start, tensorboard=self.trainer.tensorboard)
+        stack.callback(log.close)
+        return log
+
+    def _report(self, done: int) -> None:
+        """Means since the last line, over all processes."""
+        loss_sum, weight_sum, scored, *rest = self.window.sums
+        per_region, norm = rest[:-1], rest[-1]
+        steps, loss = self.window.steps, loss_sum / weight_sum if weight_sum else 0.0
+        values = {"loss": loss, "lr": self._lr(done - 1), "grad_norm": norm / steps}
+        if len(self.objective.regions) > 1:
+            for region, amount, weight in zip(self.objective.regions, per_region[::2], per_region[1::2], strict=True):
+                values[f"loss_{region}"] = amount / weight if weight else 0.0
+        # the head runs where there is loss; forwards counts a backward pass as two forward passes
+        head = head_flops(self.shape) * scored / (steps * self.trainer.batch * self.data.length)
+        per_token = self.objective.forwards * (body_flops(self.shape, self.data.length) + head)
+        speed = self.tokens / self.seconds if self.seconds else 0.0
+        values |= {"tokens": done * self.trainer.batch * self.data.length, "tokens_per_s": speed,
+                   "mfu": speed * per_token / self.rate}
+        self.window, self.seconds, self.tokens = Window(), 0.0, 0
+        if self.log:
+            self.log.write(done, values)
+        self.progress.numbers(loss=f"{loss:.3f}", **{"tokens/s": short(speed), "MFU": f"{values['mfu']:.0%}"})
+
+    def _evaluate(self, done: int) -> None:
+        if self.held_out is None:
+            return
+        with averaged(self.wrapped, self.ema):
+            self.score = score = likelihood(
+                self.model, self.held_out, sequences=self.trainer.eval_batches * self.trainer.batch,
+                micro_batch=self.micro_batch, causal=self.shape.causal, ranks=self.ranks, seed=self.trainer.seed,
+                autocast=self._autocast,
+            )
+        if self.log:
+            self.log.write(done, {score.kind: score.nats, f"{score.kind}_stderr": score.stderr,
+                                  "perplexity": score.perplexity, "sequences": score.sequences})
+        self.progress.milestone(done, str(score))
+
+    # -- what it keeps -------------------------------------------------------------------------------------------
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the state by name; restoring fills them in place."""
+        weights = {f"weight.{name}": parameter.data for name, parameter in self.model.named_parameters()}
+        average = {f"ema.{name}": tensor for name, tensor in self.ema.shadow.items()}
+        adam = {f"adam.{name}": tensor for name, tensor in moments(self.model, self.optimiser).items()}
+        return weights | average | adam
+
+    def _save(self, done: int) -> None:
+        if self.folder is None:
+            return
+        if self.log:
+            self.log.settle()
+        score = dataclasses.asdict(self.score) if self.score else None
+        facts = {"step": done, "watch": self.watch.to_json(), "window": self.window.to_json(), "score": score}
+        self.folder.save(done, self._tensors(), facts, self.trainer.keep)
+        if done < self.trainer.steps:  # the last one is written by `go`
+            self._export(done)
+
+    def _restore(self, step: int) -> None:
+        assert self.folder is not None
+        facts = self.folder.restore(step, self._tensors())
+        assert facts["step"] == step
+        self.watch.restore(facts["watch"])
+        self.window = Window(**facts["window"])
+        self.score = Likelihood(**facts["score"]) if facts["score"] else None
+
+    def _export(self, done: int) -> Checkpoint:
+        """The run's checkpoint: averaged weights, written with the raw ones beside them."""
+        schedule = getattr(self.objective, "schedule", LogLinear())
+        score = dataclasses.asdict(self.score) if self.score else None
+        about = record(self.ranks.device, step=done, config=self.config, score=score)
+        model = build(self.shape, _gathered(self.ema.shadow), "the trained model").eval()
+        checkpoint = Checkpoint(model, schedule, self.data.tokenizer, about)
+        if self.folder is not None:
+            path, raw = self.folder.checkpoint, _gathered(dict(self.model.named_parameters()))
+            self.ranks.on_first(lambda: save(checkpoint, path, raw=raw))
+        return checkpoint
+
+
+def _terms(output: LossOutput, regions: tuple[str, ...]) -> tuple[Tensor, Tensor]:
+    """The loss to go backward from, and what is summed for the record.
+
+    The sums: loss · weight, weight, tokens that the head ran on, then loss · weight and weight of each region.
+    """
+    weighted_BL = output.loss_BL * output.weight_BL
+    seen_BL, loss = weighted_BL.detach(), weighted_BL.sum()
+    wide = torch.float32 if seen_BL.device.type == "mps" else torch.float64
+    sums = [seen_BL.sum(dtype=wide), output.weight_BL.sum(dtype=wide), (output.region_BL != IDENTITY).sum(dtype=wide)]
+    if len(regions) > 1:
+        for region in regions:
+            here_BL = output.region_BL == REGIONS.index(region)
+            sums += [(seen_BL * here_BL).sum(dtype=wide), (output.weight_BL * here_BL).sum(dtype=wide)]
+    return loss, torch.stack(sums)
+
+
+def _gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Whole tensors on the CPU; all processes call this together."""
+    return {name: whole(tensor.detach()).cpu() for name, tensor in tensors.items()}

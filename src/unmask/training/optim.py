@@ -1,0 +1,70 @@
+"""AdamW, the learning rate at a step, and one pass that normalises and clips the gradients.
+
+Refuses to know what the gradients are of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Decay = Literal["constant", "cosine", "linear"]
+
+
+def learning_rate(step: int, *, peak: float, warmup: int, decay: Decay, steps: int) -> float:
+    """The rate of optimiser step `step` (0 is the first): linear warm-up, then constant, or down to 0 at `steps`."""
+    if step < warmup:
+        return peak * (step + 1) / warmup
+    if decay == "constant":
+        return peak
+    past = (step - warmup) / max(1, steps - warmup)
+    return peak * (0.5 * (1 + math.cos(math.pi * past)) if decay == "cosine" else 1 - past)
+
+
+def adamw(model: nn.Module, *, betas: tuple[float, float], weight_decay: float) -> torch.optim.AdamW:
+    """AdamW with one kernel for all parameters. Weight decay shrinks matrices only, not gains and biases."""
+    parameters = list(model.parameters())
+    fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=0.0, betas=betas, fused=fused, foreach=None if fused else True)
+
+
+def clipped_scale(norm: float, scale: float, clip: float) -> float:
+    """What to multiply gradients of norm `norm` by: `scale`, and less if they would then be longer than `clip`."""
+    length = norm * scale
+    return scale if clip <= 0 or length <= clip else scale * clip / length
+
+
+def step_with(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor], *, scale: float, lr: float) -> None:
+    """One optimiser step on gradients times `scale`; the gradients are let go."""
+    torch._foreach_mul_(list(gradients), scale)
+    for group in optimiser.param_groups:
+        group["lr"] = lr
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+
+
+def moments(model: nn.Module, optimiser: torch.optim.AdamW) -> dict[str, Tensor]:
+    """The optimiser's tensors by parameter name: m (first moment), v (second moment), n (steps taken).
+
+    A fresh optimiser has none yet; it is given zeros, which is how AdamW starts, so that a saved state has a place
+    to go.
+    """
+    found: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        state = optimiser.state[parameter]
+        if not state:
+            on_device = optimiser.param_groups[0]["fused"]
+            state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device if on_device else "cpu")
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        found |= {f"n.{name}": state["step"], f"m.{name}": state["exp_avg"], f"v.{name}": state["exp_avg_sq"]}
+    return found

@@ -1,0 +1,47 @@
+"""How much arithmetic a step is, and how fast this device can do arithmetic: together the share that is used (MFU).
+
+Refuses to know the loop. Counts multiply-adds as two operations, matrix products only.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from unmask.models.dit import DiTConfig
+
+
+def body_flops(config: DiTConfig, length: int) -> float:
+    """One forward pass of the body, per token: 12 D² weights a block, attention over all positions (causal: half)."""
+    weights = 12 * config.hidden**2
+    attention = 2 * length * config.hidden * (0.5 if config.causal else 1.0)
+    return 2.0 * config.blocks * (weights + attention)
+
+
+def head_flops(config: DiTConfig) -> float:
+    """One forward pass of the vocabulary head, per token it runs on."""
+    return 2.0 * config.hidden * config.vocab_size
+
+
+def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Operations per second of a large square matrix product on this device, the best of a few: a tenth of a second."""
+    size = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
+
+    def once() -> float:
+        _wait(device)
+        start = time.perf_counter()
+        a @ b
+        _wait(device)
+        return time.perf_counter() - start
+
+    once()  # the first call also loads kernels
+    return 2.0 * size**3 / min(once() for _ in range(5))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

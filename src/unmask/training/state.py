@@ -1,0 +1,113 @@
+"""A run's folder: its config, which a rerun must repeat, and its states, of which the newest is continued.
+
+    run.json       the config, and every session (step, threads, processes, device) that worked on the run
+    state/step-*/  training states (parallel.state), the newest `keep` of them
+    metrics.jsonl, tensorboard/, checkpoint/
+
+Refuses to know what the config says and what the tensors are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from unmask.base.errors import UserError, os_errors
+from unmask.base.files import read_json, sweep_asides, sync_path, write_json
+from unmask.parallel.ranks import Ranks
+from unmask.parallel.state import INDEX, load_state, save_state
+
+
+def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested config as one level of dotted names."""
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            found |= flat(item, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = item
+    return found
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: set[str]) -> list[str]:
+    """What changed between two configs outside the `free` keys, as `name old -> new`."""
+    before, after = flat(old), flat(new)
+    names = sorted((before.keys() | after.keys()) - free)
+    gone = "(not set)"
+    return [f"{name} {before.get(name, gone)} -> {after.get(name, gone)}" for name in names
+            if before.get(name, gone) != after.get(name, gone)]
+
+
+class RunFolder:
+    """The folder of one run. Methods that write are for all processes together, unless they say otherwise."""
+
+    def __init__(self, path: Path, ranks: Ranks) -> None:
+        self.path, self.ranks = path, ranks
+        self.checkpoint = path / "checkpoint"
+
+    def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str]) -> dict[str, Any]:
+        """Make the folder or recognise it: refuse a changed config, clear what a kill left behind.
+
+        Returns {"step": the newest state's step or 0, "last": the previous session or None}.
+        """
+        found: dict[str, Any] = self.ranks.on_first(lambda: self._claim(config, session, free))
+        return found
+
+    def _claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str]) -> dict[str, Any]:
+        about, states = self.path / "run.json", self.path / "state"
+        with os_errors("write", self.path):
+            states.mkdir(parents=True, exist_ok=True)
+            sweep_asides(self.path)
+            sweep_asides(states)
+        sessions: list[dict[str, Any]] = []
+        if about.exists():
+            run = read_json(about, "the run's config")
+            sessions = run.get("sessions", [])
+            if changed := differences(run.get("config", {}), config, free):
+                raise UserError(f"{self.path} holds a run with another config ({'; '.join(changed)}): "
+                                "repeat its options, or name another --out")
+        elif any(item.name != "state" for item in self.path.iterdir()) or any(states.iterdir()):
+            raise UserError(f"{self.path} holds files that are not a run's: name another --out, or empty it first")
+        step = max(self.states(), default=0)
+        write_json(about, {"config": config, "sessions": [*sessions, {"step": step, **session}]})
+        return {"step": step, "last": sessions[-1] if sessions else None}
+
+    def states(self) -> dict[int, Path]:
+        """The whole states on disk by step."""
+        found = {}
+        for path in sorted((self.path / "state").glob("step-*")):
+            if (match := re.fullmatch(r"step-(\d+)", path.name)) and (path / INDEX).is_file():
+                found[int(match[1])] = path
+        return found
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], facts: dict[str, Any], keep: int) -> None:
+        """Save a state; older ones beyond `keep` go once it stands."""
+        save_state(self.path / "state" / f"step-{step:08d}", tensors, facts, self.ranks)
+        if self.ranks.first:
+            for old in sorted(self.states())[:-keep]:
+                _remove(self.states()[old])
+
+    def restore(self, step: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Fill the tensors from the state of a step; returns its facts."""
+        path = self.states()[step]
+        try:
+            return load_state(path, tensors, self.ranks)
+        except UserError as error:
+            older = max((other for other in self.states() if other < step), default=0)
+            raise UserError(f"the training state {path} is damaged ({error}): remove that folder, and the same command "
+                            f"continues from {f'step {older}' if older else 'the start'}") from error
+
+
+def _remove(path: Path) -> None:
+    """Remove a state; one that is half gone must not look like a state, so it loses its name first."""
+    with os_errors("write", path):
+        dropped = path.with_name(f".{path.name}.new-released")  # swept if this is cut short
+        os.rename(path, dropped)
+        sync_path(path.parent)
+        shutil.rmtree(dropped)

@@ -1,0 +1,75 @@
+"""Small checkpoints of every layout, with every weight random."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unmask.base.files import write_json
+from unmask.checkpoint.formats.mdlm import key_map
+from unmask.checkpoint.io import Checkpoint
+from unmask.checkpoint.tensors import write_tensors
+from unmask.data.tokenizer import Tokenizer
+from unmask.models.dit import DiT
+from unmask.process.schedule import Cosine
+
+SHAPE = {"vocab_size": 23, "length": 12, "hidden": 24, "cond": 8, "blocks": 2, "heads": 2}
+
+
+def _random_dit(seed: int = 0, **overrides: Any) -> DiT:
+    model = DiT(**(SHAPE | overrides)).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@pytest.fixture
+def random_dit() -> Callable[..., DiT]:
+    return _random_dit
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(["one fish two fish red fish blue fish"] * 3, 270)
+
+
+@pytest.fixture
+def checkpoint(tokenizer: Tokenizer) -> Checkpoint:
+    return Checkpoint(_random_dit(vocab_size=tokenizer.size + 1), Cosine(eps=0.01), tokenizer, {"steps": 7})
+
+
+def _mdlm_tensors(model: DiT, prefix: str = "backbone.") -> dict[str, Tensor]:
+    """Their tensors as the published description has them, written out without our writer."""
+    ours = model.state_dict()
+    tensors = OrderedDict((prefix + name, ours[our].clone()) for name, our in key_map(model.config.blocks).items())
+    head_size = model.config.hidden // model.config.heads
+    tensors[prefix + "rotary_emb.inv_freq"] = 1.0 / (10000 ** (torch.arange(0, head_size, 2).float() / head_size))
+    return tensors
+
+
+@pytest.fixture
+def mdlm_tensors() -> Callable[..., dict[str, Tensor]]:
+    return _mdlm_tensors
+
+
+@pytest.fixture
+def mdlm_folder(tmp_path: Path) -> Callable[..., Path]:
+    def make(model: DiT, name: str = "mdlm", **facts: Any) -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        write_tensors(folder / "model.safetensors", _mdlm_tensors(model))
+        shape = model.config
+        write_json(folder / "config.json", {
+            "model_type": "mdlm", "vocab_size": shape.vocab_size, "model_length": shape.length,
+            "hidden_dim": shape.hidden, "cond_dim": shape.cond, "n_blocks": shape.blocks, "n_heads": shape.heads,
+            "dropout": shape.dropout, "time_conditioning": False, **facts,
+        })
+        return folder
+
+    return make

@@ -1,0 +1,153 @@
+"""Lightning files: a pickle full of foreign objects, read for its tensors, never run."""
+
+import sys
+import types
+
+import pytest
+import torch
+
+from unmask.base.errors import UserError
+from unmask.checkpoint.io import load
+
+FOREIGN = '''
+from pathlib import Path
+
+MARKER = Path({marker!r})
+
+class Config:
+    """Like OmegaConf's nodes: content under _content, values under _val, and a way back to the parent."""
+    def __init__(self, content):
+        self._content = {{key: Node(value, self) for key, value in content.items()}}
+        self._parent = None
+    def __setstate__(self, state):
+        MARKER.write_text("a foreign __setstate__ ran")
+
+class Node:
+    def __init__(self, value, parent):
+        self._val, self._parent = value, parent
+
+class Trap:
+    def __reduce__(self):
+        return (exec, ("import pathlib; pathlib.Path({marker!r}).write_text('a foreign function ran')",))
+
+class Words(dict):
+    pass
+'''
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A module that exists while the file is written and writes a marker if any of its code runs afterwards."""
+    marker = tmp_path / "executed"
+    module = types.ModuleType("foreign_lightning_lib")
+    sys.modules[module.__name__] = module
+    exec(FOREIGN.format(marker=str(marker)), module.__dict__)
+    module.marker = marker
+    yield module
+    sys.modules.pop(module.__name__, None)
+
+
+@pytest.fixture
+def lightning_file(foreign, random_dit, mdlm_tensors, tmp_path):
+    """(path, raw model, averaged model) of a file as MDLM's training writes it."""
+    def make(compiled=False, **facts):
+        raw, averaged = random_dit(seed=1), random_dit(seed=2)
+        state = mdlm_tensors(raw)
+        if compiled:
+            state = {name.replace("backbone.", "backbone._orig_mod."): value for name, value in state.items()}
+        shadow = [value for name, value in mdlm_tensors(averaged).items() if "inv_freq" not in name]
+        content = {"time_conditioning": False, "diffusion": "absorbing_state", "parameterization": "subs",
+                   "model": {"length": 12, "dropout": 0.1}} | facts
+        path = tmp_path / "last.ckpt"
+        torch.save({
+            "epoch": 0, "global_step": 1000,
+            "state_dict": state,
+            "ema": {"decay": 0.9999, "num_updates": 1000, "shadow_params": shadow},
+            "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(5), "step": torch.tensor(3.0)}}}],
+            "hyper_parameters": {"config": foreign.Config(content), "tokenizer": foreign.Trap(),
+                                 "extra": foreign.Words(a=1)},
+            "callbacks": {"Trap": foreign.Trap()},
+        }, path)
+        return path, raw, averaged
+    return make
+
+
+def same_weights(one, other):
+    one, other = one.state_dict(), other.state_dict()
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_raw_and_averaged_weights_load_and_nothing_is_executed(foreign, lightning_file, compiled):
+    path, raw, averaged = lightning_file(compiled)
+    for gone in (False, True):  # with the foreign code at hand, and without it
+        if gone:
+            del sys.modules["foreign_lightning_lib"]
+        loaded = load(path)
+        assert same_weights(loaded.model, averaged)
+        assert loaded.model.config == averaged.config
+        assert same_weights(load(path, weights="raw").model, raw)
+    assert not foreign.marker.exists()
+
+
+def test_the_trap_is_live(foreign, lightning_file):
+    """The same file does run foreign code when it is unpickled the usual way: the fixture is a real test."""
+    path, _, _ = lightning_file()
+    torch.load(path, weights_only=False)
+    assert foreign.marker.exists()
+
+
+@pytest.mark.parametrize(("facts", "message"), [
+    ({"algo": {"name": "duo"}}, "another kind: Duo"),
+    ({"time_conditioning": True}, "time-conditioned"),
+])
+def test_duo_is_known_by_its_metadata_inside_foreign_objects(lightning_file, facts, message):
+    path, _, _ = lightning_file(**facts)
+    with pytest.raises(UserError, match=message):
+        load(path)
+
+
+def test_averages_that_do_not_fit_are_refused(lightning_file, mdlm_tensors, random_dit, tmp_path):
+    state = mdlm_tensors(random_dit())
+    path = tmp_path / "other.ckpt"
+    torch.save({"state_dict": state}, path)
+    with pytest.raises(UserError, match="holds no EMA weights: load it with weights='raw'"):
+        load(path)
+    assert same_weights(load(path, weights="raw").model, random_dit())
+    torch.save({"state_dict": state, "ema": {"shadow_params": list(state.values())}}, path)
+    with pytest.raises(UserError, match="EMA of 31 tensors that does not fit its 30 parameters"):
+        load(path)
+
+
+def test_views_and_other_types_are_rebuilt_as_torch_does(tmp_path):
+    from unmask.checkpoint.safe_pickle import LazyTensor, read_torch_file
+
+    base = torch.arange(24.0).reshape(4, 6)
+    content = {"view": base[1:, ::2], "turned": base.t(), "half": base.bfloat16(), "whole": torch.arange(3),
+               "parameter": torch.nn.Parameter(base[0]), "number": torch.tensor(2.5)}
+    torch.save(content, tmp_path / "some.pt")
+    got = read_torch_file(tmp_path / "some.pt")
+    assert got.keys() == content.keys()
+    for name, expected in content.items():
+        assert isinstance(got[name], LazyTensor)
+        assert torch.equal(got[name].read(), expected)
+
+
+def test_damaged_files_are_one_line(lightning_file, tmp_path):
+    path, _, _ = lightning_file()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:len(whole) // 2])
+    with pytest.raises(UserError, match="half-written"):
+        load(path)
+    middle = bytearray(whole)
+    at = whole.index(b"data.pkl") + 200
+    middle[at:at + 60] = bytes(60)
+    path.write_bytes(middle)
+    with pytest.raises(UserError, match="damaged or half-written"):
+        load(path)
+    path.write_text("not a checkpoint at all")
+    with pytest.raises(UserError, match="not a whole torch checkpoint"):
+        load(path)
+    torch.save([1, 2], path)
+    with pytest.raises(UserError, match="holds no state_dict"):
+        load(path)

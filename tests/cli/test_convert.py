@@ -1,0 +1,48 @@
+import torch
+
+from unmask.checkpoint.io import Checkpoint, load, save
+from unmask.cli.main import main
+from unmask.models.dit import DiT
+
+
+def make(folder, seed):
+    torch.manual_seed(seed)
+    model = DiT(vocab_size=11, length=8, hidden=8, cond=4, blocks=1, heads=2)
+    torch.nn.init.normal_(model.head.linear.weight)
+    raw = {name: torch.full_like(value, 0.5) for name, value in model.state_dict().items()}
+    save(Checkpoint(model), folder, raw=raw)
+    return model
+
+
+def test_convert_writes_either_way(tmp_path, capsys):
+    model = make(tmp_path / "ours", 0)
+    assert main(["convert", str(tmp_path / "ours"), str(tmp_path / "hub"), "--format", "mdlm"]) == 0
+    assert "parameters in mdlm format" in capsys.readouterr().out
+    assert main(["convert", str(tmp_path / "hub"), str(tmp_path / "back"), "--dtype", "bfloat16"]) == 0
+    expected = model.head.linear.weight.bfloat16().float()
+    assert torch.equal(load(tmp_path / "back").model.head.linear.weight, expected)
+    assert main(["convert", str(tmp_path / "ours"), str(tmp_path / "raw"), "--weights", "raw"]) == 0
+    assert load(tmp_path / "raw").model.head.linear.weight.unique().tolist() == [0.5]
+
+
+def test_a_target_is_replaced_only_when_asked_and_only_if_it_is_a_checkpoint(tmp_path, capsys):
+    first = make(tmp_path / "first", 1)
+    second = make(tmp_path / "second", 2)
+    command = ["convert", str(tmp_path / "first"), str(tmp_path / "second")]
+    assert main(command) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert torch.equal(load(tmp_path / "second").model.head.linear.weight, second.head.linear.weight)
+    assert main([*command, "--overwrite"]) == 0
+    assert torch.equal(load(tmp_path / "second").model.head.linear.weight, first.head.linear.weight)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("mine")
+    assert main(["convert", str(tmp_path / "first"), str(tmp_path / "notes"), "--overwrite"]) == 2
+    assert (tmp_path / "notes" / "a.txt").read_text() == "mine"
+
+
+def test_mistakes_are_one_line_and_exit_2(tmp_path, capsys):
+    for words in (["nowhere", "out"], ["nowhere", "out", "--format", "mdml"], ["nowhere"]):
+        assert main(["convert", *(str(tmp_path / word) if word in ("nowhere", "out") else word for word in words)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("unmask: ")
+        assert error.count("\n") == 1

@@ -1,0 +1,115 @@
+"""Run by test_resume.py in a process of its own: a run that is killed at chosen moments and resumed each time.
+
+Each session is a fork of this process, so that it starts at once; it ends by SIGKILL on itself, which runs no handler,
+no `finally` and no cleanup. Usage: killed_run.py CORPUS FOLDER
+"""
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from unmask.base import files
+from unmask.models.dit import DiT
+from unmask.objectives.mdlm import MDLM
+from unmask.parallel import state as sharded
+from unmask.training import state as folder
+from unmask.training.engine import Trainer
+from unmask.training.metrics import MetricsLog
+
+
+def fit(corpus: str, out: str) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.1)
+    Trainer(steps=20, batch=8, micro_batch=4, lr=1e-2, warmup=2, eval_every=5, eval_batches=1, save_every=3, log_every=2,
+            keep=1, tensorboard=False, progress=False, device="cpu", out=Path(out)).fit(model, MDLM(), corpus)
+
+
+def die(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_the_middle_of_a_step() -> None:
+    update = torch.optim.AdamW.step
+    seen = []
+
+    def step(self, *rest):
+        seen.append(1)
+        return die() if len(seen) == 5 else update(self, *rest)
+
+    torch.optim.AdamW.step = step
+
+
+def with_half_a_line_in_the_log() -> None:
+    def write(self, step, values):
+        self._handle.write('{"step": 99')
+        self._handle.flush()
+        die()
+
+    MetricsLog.write = write
+
+
+def with_half_a_state_written() -> None:
+    def half(path, tensors):
+        path.write_bytes(b"\0" * 1000)
+        die()
+
+    sharded._write_safetensors = half
+
+
+def before_the_state_gets_its_name() -> None:
+    sharded.swap_in = die
+
+
+def before_the_old_state_goes() -> None:
+    folder._remove = die
+
+
+def with_the_old_state_half_gone() -> None:
+    def half(path, *rest, **more):
+        next(path.glob("*.safetensors")).unlink()
+        die()
+
+    shutil.rmtree = half
+
+
+def between_the_two_renames_of_the_checkpoint() -> None:
+    rename = os.rename
+
+    def first_only(source, target):
+        rename(source, target)
+        if ".old-" in str(target):
+            die()
+
+    files.os.rename = first_only
+
+
+def before_the_last_checkpoint() -> None:
+    from unmask.training import loop
+
+    export = loop.Run._export
+    loop.Run._export = lambda self, done: die() if done == 20 else export(self, done)
+
+
+MOMENTS = (
+    in_the_middle_of_a_step, with_half_a_line_in_the_log, with_half_a_state_written, before_the_state_gets_its_name,
+    before_the_old_state_goes, with_the_old_state_half_gone, between_the_two_renames_of_the_checkpoint,
+    before_the_last_checkpoint,
+)
+
+if __name__ == "__main__":
+    corpus, out = sys.argv[1:]
+    for moment in (*MOMENTS, None):
+        child = os.fork()
+        if child == 0:
+            if moment:
+                moment()
+            fit(corpus, out)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+        print(moment.__name__ if moment else "to the end", how, flush=True)

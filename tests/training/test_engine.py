@@ -1,0 +1,237 @@
+"""The engine as a caller sees it: what it computes, what it leaves on disk, what it refuses."""
+
+import json
+import os
+import shutil
+import statistics
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unmask.base.errors import UserError
+from unmask.base.streams import stream
+from unmask.checkpoint.io import load
+from unmask.data.loader import Loader
+from unmask.data.shards import ShardSet
+from unmask.models.dit import DiT
+from unmask.objectives.ar import AR
+from unmask.objectives.base import LossOutput
+from unmask.objectives.mdlm import MDLM
+from unmask.parallel import state as sharded
+from unmask.training.evaluate import elbo_of, order_agnostic_masks
+
+
+def weights(model) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def metrics(run, key):
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {record["step"]: record[key] for record in records if key in record}
+
+
+class Uneven:
+    """A loss whose weights differ from row to row: normalising a micro-batch by itself would be wrong."""
+
+    forwards, regions = 3, ("distil", "reconstruct")
+
+    def __call__(self, student, batch, *, step, generator):
+        weight = torch.rand(batch.total, 1, generator=generator)[batch.start : batch.start + len(batch.tokens_BL)] ** 3
+        loss = student.logits(student.features(batch.tokens_BL)).logsumexp(-1)
+        region = (1 + batch.tokens_BL % 2).to(torch.int8)
+        return LossOutput(loss, weight.expand_as(loss), region)
+
+
+def test_one_step_is_adamw_on_the_weighted_mean_of_the_whole_batch(model, trainer, corpus):
+    """Micro-batches of 3, 3 and 2 rows with uneven weights, against one backward pass written out."""
+    for part in (model.head.linear.weight, model.blocks[0].modulation.weight):
+        torch.nn.init.normal_(part, generator=stream(0))
+    twin = DiT.from_config(model.config)
+    twin.load_state_dict(model.state_dict())
+    for block in (*model.blocks, *twin.blocks):
+        block.dropout = 0.0
+    data = Loader([ShardSet.open(corpus)], model.length)
+    trainer(steps=1, micro_batch=3, warmup=0, clip=0.5, eval_every=0, save_every=0).fit(model, Uneven(), data)
+
+    output = Uneven()(twin, data.batch(0, 0, 8, 8), step=0, generator=stream(0, "noise", 0))
+    loss = (output.loss_BL * output.weight_BL).sum() / output.weight_BL.sum()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.5)
+    torch.optim.AdamW(twin.parameters(), lr=1e-2, weight_decay=0.0).step()
+    # AdamW's first step is the sign of the gradient: compare where the sign is beyond doubt
+    sure = torch.cat([parameter.grad.flatten().abs() for parameter in twin.parameters()]) > 1e-6
+    assert int(sure.sum()) > 1000
+    assert torch.allclose(weights(model)[sure], weights(twin)[sure], atol=2e-5)
+
+
+def test_losses_of_regions_are_their_own_means(model, trainer, corpus, tmp_path):
+    data = Loader([ShardSet.open(corpus)], model.length)
+    trainer(steps=1, warmup=0, eval_every=0).fit(model, Uneven(), data)
+    output = Uneven()(DiT.from_config(model.config), data.batch(0, 0, 8, 8), step=0, generator=stream(0, "noise", 0))
+    for code, name in ((1, "distil"), (2, "reconstruct")):
+        here = output.region_BL == code
+        mean = (output.loss_BL * output.weight_BL)[here].sum() / output.weight_BL[here].sum()  # fresh heads: all log 7
+        assert metrics(tmp_path / "run", f"loss_{name}")[1] == pytest.approx(mean.item(), rel=1e-6)
+
+
+def test_a_run_learns_and_leaves_a_checkpoint_of_the_averaged_weights(model, trainer, corpus, tmp_path):
+    run = tmp_path / "run"
+    checkpoint = trainer(steps=60, eval_every=20, ema=0.9, tensorboard=True).fit(model, MDLM(), corpus)
+    elbo = metrics(run, "elbo")
+    assert list(elbo) == [0, 20, 40, 60]
+    assert elbo[60] < elbo[0] - 3 * metrics(run, "elbo_stderr")[60]
+    assert list((run / "tensorboard").glob("events.*"))
+
+    averaged, raw = load(run), load(run, weights="raw")
+    assert torch.equal(weights(averaged.model), weights(checkpoint.model))
+    assert torch.equal(weights(raw.model), weights(model))
+    assert not torch.equal(weights(raw.model), weights(averaged.model))
+
+    # the reported ELBO is that of the averaged weights on held-out blocks spaced evenly over the text
+    held_out = Loader([ShardSet.open(corpus)], model.length, split="validation")
+    x0 = torch.cat([batch.tokens_BL for batch in held_out.eval_batches(8, 8)])
+    with torch.no_grad():
+        values = elbo_of(averaged.model, x0, order_agnostic_masks(8, model.length, stream(0, "evaluate"))).tolist()
+    assert elbo[60] == pytest.approx(statistics.mean(values), rel=1e-5)
+    assert metrics(run, "elbo_stderr")[60] == pytest.approx(statistics.stdev(values) / 8**0.5, rel=1e-4)
+
+
+def test_without_a_folder_it_stays_in_memory_and_leaves_the_callers_randomness_alone(model, trainer, corpus, tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    checkpoint = trainer(out=None, steps=2).fit(model, MDLM(), corpus)
+    assert torch.equal(torch.rand(3), expected)
+    assert checkpoint.provenance["step"] == 2
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_finished_run_says_so_and_may_be_lengthened(model, trainer, corpus, capsys):
+    first = trainer(steps=4).fit(model, MDLM(), corpus)
+    again = trainer(steps=4).fit(DiT.from_config(model.config), MDLM(), corpus)
+    assert "is finished" in capsys.readouterr().err
+    assert torch.equal(weights(first.model), weights(again.model))
+    longer = trainer(steps=6).fit(DiT.from_config(model.config), MDLM(), corpus)
+    assert longer.provenance["step"] == 6
+    with pytest.raises(UserError, match="already done 6 steps"):
+        trainer(steps=5).fit(model, MDLM(), corpus)
+
+
+def test_a_changed_config_is_refused_with_a_diff(model, trainer, corpus, tmp_path):
+    trainer(steps=2).fit(model, MDLM(), corpus)
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(UserError, match=r"objective\.plan iid -> golden; trainer\.lr 0\.01 -> 0\.5"):
+        trainer(steps=2, lr=0.5).fit(model, MDLM(plan="golden"), corpus)
+    with pytest.raises(UserError, match=r"trainer\.decay constant -> cosine; trainer\.steps 2 -> 4"):
+        trainer(steps=4, decay="cosine").fit(model, MDLM(), corpus)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    trainer(steps=2, log_every=7, keep=1).fit(model, MDLM(), corpus)  # how it is watched may change
+
+
+def test_a_change_of_threads_is_told(model, trainer, corpus, capsys):
+    trainer(steps=2).fit(model, MDLM(), corpus)
+    try:
+        torch.set_num_threads(2)
+        trainer(steps=4).fit(model, MDLM(), corpus)
+    finally:
+        torch.set_num_threads(1)
+    assert "threads 1 -> 2" in capsys.readouterr().err
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(model, trainer, corpus, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="not a run's"):
+        trainer().fit(model, MDLM(), corpus)
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "years of work"
+
+
+class Poisoned(MDLM):
+    """MDLM until step 5, then not a number."""
+
+    def __call__(self, student, batch, *, step, generator):
+        output = super().__call__(student, batch, step=step, generator=generator)
+        return output if step < 5 else LossOutput(output.loss_BL * float("nan"), output.weight_BL, output.region_BL)
+
+
+def test_a_loss_that_is_not_a_number_stops_before_the_weights_are_touched(model, trainer, corpus, tmp_path):
+    with pytest.raises(UserError, match=r"stopped at step 6.*last good checkpoint is .*checkpoint \(step 4\)"):
+        trainer().fit(model, Poisoned(), corpus)
+    assert bool(weights(model).isfinite().all())
+    assert load(tmp_path / "run").provenance["step"] == 4
+    assert sorted(path.name for path in (tmp_path / "run" / "state").iterdir()) == ["step-00000002", "step-00000004"]
+
+
+def test_a_full_disk_leaves_the_previous_state_whole(model, trainer, corpus, tmp_path, monkeypatch):
+    begun = {name: value.clone() for name, value in model.state_dict().items()}
+    written = []
+
+    def full_after_two(path, mode):
+        written.append(path)
+        return open(path if len(written) < 3 else "/dev/full", mode)
+
+    monkeypatch.setattr(sharded, "open", full_after_two, raising=False)
+    with pytest.raises(UserError, match="the disk is full"):
+        trainer().fit(model, MDLM(), corpus)
+    monkeypatch.undo()
+    names = sorted(path.name for path in (tmp_path / "run" / "state").iterdir())
+    assert names == ["step-00000002", "step-00000004"]  # and nothing half-written beside them
+
+    resumed = trainer().fit(model, MDLM(), corpus)
+    model.load_state_dict(begun)
+    straight = trainer(out=tmp_path / "straight").fit(model, MDLM(), corpus)
+    assert torch.equal(weights(resumed.model), weights(straight.model))
+
+
+def test_a_damaged_state_says_what_to_remove_and_then_the_run_goes_on(model, trainer, corpus, tmp_path):
+    trainer(steps=4).fit(model, MDLM(), corpus)
+    newest = tmp_path / "run" / "state" / "step-00000004"
+    file = next(newest.glob("*.safetensors"))
+    raw = bytearray(file.read_bytes())
+    raw[-3] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(UserError, match=r"step-00000004 is damaged .*remove that folder.*continues from step 2"):
+        trainer(steps=6).fit(model, MDLM(), corpus)
+    file.write_bytes(raw[:100])
+    with pytest.raises(UserError, match="is damaged"):
+        trainer(steps=6).fit(model, MDLM(), corpus)
+    shutil.rmtree(newest)
+    assert trainer(steps=6).fit(model, MDLM(), corpus).provenance["step"] == 6
+
+
+def test_what_does_not_go_together_is_refused(model, trainer, corpus, tmp_path):
+    with pytest.raises(UserError, match="13 tokens are longer than the model's 12"):
+        trainer().fit(model, MDLM(), Loader([ShardSet.open(corpus)], 13))
+    with pytest.raises(UserError, match="has 6 tokens, the model 9"):
+        trainer().fit(DiT(10, 12, 16, 8, 1, 2), MDLM(), corpus)
+    with pytest.raises(UserError, match="causal"):
+        trainer().fit(model, AR(), corpus)
+    with pytest.raises(UserError, match="did you mean 'cosine'"):
+        trainer(decay="cosin")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="drops from root to another user")
+def test_a_folder_without_permission(model, trainer, corpus, tmp_path):
+    data = Loader([ShardSet.open(corpus)], model.length)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(UserError, match=r"cannot write .*permission denied"):
+            trainer().fit(model, MDLM(), data)
+    finally:
+        os.seteuid(0)
+    assert not any(tmp_path.iterdir())
+
+
+def test_states_are_plain_safetensors(model, trainer, corpus, tmp_path):
+    """Readable with the public library alone, no pickle; the index gives the shape of every tensor."""
+    trainer(steps=2).fit(model, MDLM(), corpus)
+    folder = tmp_path / "run" / "state" / "step-00000002"
+    tensors = load_file(folder / "rank-00000-of-00001.safetensors")
+    index = json.loads((folder / "index.json").read_text())
+    assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {
+        name: entry["shape"] for name, entry in index["tensors"].items()
+    }
+    assert torch.equal(tensors["weight.head.linear.weight"], model.head.linear.weight.detach())
+    assert int(tensors["adam.n.embedding.weight"]) == 2

@@ -1,0 +1,100 @@
+"""The engine's small parts, each alone: learning rate, clipping, the watch on the loss, the log, the diff."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from unmask.models.dit import DiT
+from unmask.training.metrics import lines_until
+from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
+from unmask.training.speed import body_flops, head_flops
+from unmask.training.state import differences
+from unmask.training.watch import PATIENCE, LossWatch
+
+
+@pytest.mark.parametrize(
+    ("decay", "at_half", "at_end"), [("constant", 2.0, 2.0), ("linear", 1.0, 0.02), ("cosine", 1.0, 2 * 2.467e-4)]
+)
+def test_the_rate_warms_up_and_decays(decay, at_half, at_end):
+    def rate(step):
+        return learning_rate(step, peak=2.0, warmup=10, decay=decay, steps=110)
+
+    assert [rate(0), rate(4), rate(9)] == pytest.approx([0.2, 1.0, 2.0])
+    assert rate(60) == pytest.approx(at_half)
+    assert rate(109) == pytest.approx(at_end, rel=1e-3)
+
+
+def test_clipping_gives_gradients_of_the_allowed_length():
+    assert clipped_scale(norm=10.0, scale=0.5, clip=1.0) * 10.0 == pytest.approx(1.0)
+    assert clipped_scale(norm=10.0, scale=0.05, clip=1.0) == 0.05  # 0.5 long: left alone
+    assert clipped_scale(norm=10.0, scale=0.5, clip=0.0) == 0.5
+
+
+def test_adamw_follows_its_equations():
+    """Two steps against m, v, bias correction and decoupled decay written out; a gain is not decayed."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    start = {name: parameter.detach().clone().double() for name, parameter in model.named_parameters()}
+    optimiser = adamw(model, betas=(0.9, 0.99), weight_decay=0.1)
+    moment = {name: (torch.zeros_like(value), torch.zeros_like(value)) for name, value in start.items()}
+    for n in (1, 2):
+        gradients = []
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn_like(parameter)
+            gradients.append(parameter.grad)
+            g = parameter.grad.double() * 0.5
+            m, v = 0.9 * moment[name][0] + 0.1 * g, 0.99 * moment[name][1] + 0.01 * g**2
+            moment[name] = (m, v)
+            if name == "weight":
+                start[name] = start[name] * (1 - 0.01 * 0.1)
+            start[name] = start[name] - 0.01 * (m / (1 - 0.9**n)) / ((v / (1 - 0.99**n)).sqrt() + 1e-8)
+        step_with(optimiser, gradients, scale=0.5, lr=0.01)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter.double(), start[name], atol=1e-7)
+        assert torch.allclose(moments(model, optimiser)[f"m.{name}"].double(), moment[name][0], atol=1e-7)
+
+
+def test_the_watch_stops_at_once_for_what_is_not_a_number():
+    for loss, norm in ((math.nan, 1.0), (1.0, math.inf)):
+        assert "not a finite number" in (LossWatch().trouble(loss, norm) or "")
+
+
+def test_the_watch_forgives_spikes_but_not_a_loss_that_stays_up():
+    watch = LossWatch()
+    for step in range(300):
+        assert watch.trouble(50.0 if step % 3 == 0 and step > 60 else 3.0 + 0.1 * math.sin(step), 1.0) is None
+    for step in range(PATIENCE - 1):
+        assert watch.trouble(8.0 + step, 1.0) is None
+        assert not watch.calm
+    again = LossWatch()
+    again.restore(json.loads(json.dumps(watch.to_json())))  # a resumed run stops where the first would have
+    for one in (watch, again):
+        assert "for 50 steps" in (one.trouble(8.0, 1.0) or "")
+
+
+def test_the_log_is_cut_after_the_restored_step_and_a_torn_line_is_dropped():
+    kept = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.5}\n{"step": 2, "elbo": 1.7}\n'
+    text = kept + '{"step": 3, "loss": 1.2}\n{"step": 4, "lo'
+    assert lines_until(text, 2) == kept
+    assert lines_until(text, 0) == ""
+
+
+def test_a_diff_names_what_changed_and_leaves_out_what_may():
+    old = {"trainer": {"lr": 0.1, "log_every": 1}, "objective": {"name": "mdlm", "schedule": {"name": "cosine"}}}
+    new = {"trainer": {"lr": 0.2, "log_every": 9}, "objective": {"name": "ar"}}
+    assert differences(old, new, {"trainer.log_every"}) == [
+        "objective.name mdlm -> ar", "objective.schedule.name cosine -> (not set)", "trainer.lr 0.1 -> 0.2",
+    ]
+
+
+def test_operations_are_counted_as_torch_counts_them():
+    model = DiT(vocab_size=50, length=32, hidden=64, cond=8, blocks=3, heads=2)
+    z = torch.zeros(4, 32, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # it counts plain products only
+        model.logits(model.features(z))
+    ours = 4 * 32 * (body_flops(model.config, 32) + head_flops(model.config))
+    assert counter.get_total_flops() == pytest.approx(ours, rel=0.02)  # torch also counts the tiny conditioning path
