@@ -272,7 +272,7 @@ def remasking_law(model, grid, rule):
     return q
 
 
-@pytest.mark.parametrize("rule", [Remask("cap", 0.3), Remask("rescale", 0.5), Remask("confidence", 0.8)], ids=str)
+@pytest.mark.parametrize("rule", [Remask("cap", 0.5), Remask("rescale", 0.5), Remask("confidence", 0.8)], ids=str)
 def test_remasking_laws(rule):
     model, grid = TableModel(length=3, tokens=2, seed=2), make_grid([0.6, 0.3], 3)
     drawn = draws(model, 3, reveal="iid", grid=grid, remask=rule, schedule=LogLinear(eps=0.0))

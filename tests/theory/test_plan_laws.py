@@ -15,7 +15,7 @@ from unmask.sampling.categorical import Law
 from unmask.sampling.exact import Views, kl, kl_given_plan, path_log_q, sample_law
 from unmask.sampling.grids import Grid, make_grid
 from unmask.sampling.plan_laws import chain_of
-from unmask.sampling.reveal import Blocks, Confidence, Locked, make_reveal
+from unmask.sampling.reveal import Blocks, Confidence, LeftToRight, Locked, make_reveal
 
 TAILED = Grid("tailed", (1.0, 0.7, 0.3), argmax_tail=True)  # as `mdlm`, with a tail large enough to be seen
 
@@ -142,6 +142,15 @@ def test_the_law_of_steps_is_that_of_drawn_u(plan, schedule):
         assert p_value(Counter(map(tuple, drawn_BL.tolist())), law, n) > 1e-3, (grid, steps)
         distinct = sum(len({s for s in steps if s >= 0}) * p for steps, p in law.items())
         assert chain.nfe == pytest.approx(distinct)
+
+
+def test_left_to_right_counts_are_equal_on_the_uniform_grid():
+    """No rank is rounded into the step before it, also where an edge falls on it."""
+    for length, steps in itertools.product(range(1, 33), range(1, 33)):
+        if length % steps == 0:
+            blank_1L = torch.ones(1, length, dtype=torch.bool)
+            step_L = LeftToRight().assign(blank_1L, make_grid("uniform", steps), LogLinear(), []).step_BL[0]
+            assert step_L.tolist() == [i * steps // length for i in range(length)]
 
 
 def test_the_test_of_steps_has_power():

@@ -31,8 +31,9 @@ def test_kills_leave_no_trace(corpus, tmp_path):
 
     torch.manual_seed(0)
     model = DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.1)
-    Trainer(steps=20, batch=8, micro_batch=4, lr=1e-2, warmup=2, eval_every=5, eval_batches=1, save_every=3, log_every=2,
-            keep=1, tensorboard=False, progress=False, device="cpu", out=whole).fit(model, MDLM(), corpus)
+    trainer = Trainer(steps=20, batch=8, micro_batch=4, lr=1e-2, warmup=2, eval_every=5, eval_batches=1, save_every=3,
+                      log_every=2, keep=1, tensorboard=False, progress=False, device="cpu", out=whole)
+    trainer.fit(model, MDLM(), corpus)
     for name in ("model.safetensors", "raw.safetensors"):  # averaged weights, raw weights
         ours, theirs = load_file(killed / "checkpoint" / name), load_file(whole / "checkpoint" / name)
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)

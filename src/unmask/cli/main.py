@@ -18,44 +18,50 @@ VERBS = {
     "sample": ("unmask.cli.sample:sample", "write text, in as few steps as you like"),
     "fit-grid": ("unmask.cli.fit_grid:fit_grid", "find the best step grid for a model on held-out text"),
     "duality": ("unmask.cli.duality:duality", "show the Gaussian-discrete duality in numbers and a figure"),
-    "bench": ("unmask.cli.bench:bench", "measure speed against the published algorithm, in one run"),
+    "bench": ("", "measure, side by side and in one run: `unmask bench` lists what"),
     "convert": ("unmask.cli.convert:convert", "change a checkpoint's format"),
     "demo": ("unmask.cli.demo:demo", "the whole way on the sample corpus, in under five minutes"),
 }
 
+BENCHES = {
+    "sampler": ("unmask.bench.sampler:sampler", "our sampler against the published one, per forward"),
+    "plans": ("unmask.bench.plans:plans", "every reveal plan's own error on sources whose law is known exactly"),
+}
 
-def _usage() -> str:
-    width = max(map(len, VERBS))
-    lines = [f"  {verb:<{width}}  {what}" for verb, (_, what) in VERBS.items()]
+
+def _usage(program: str, choices: dict[str, tuple[str, str]]) -> str:
+    width = max(map(len, choices))
     return "\n".join(
         [
-            "usage: unmask VERB [options]",
+            f"usage: {program} [options]",
             "",
             "Masked diffusion language models in a handful of steps.",
             "",
-            *lines,
+            *(f"  {name:<{width}}  {what}" for name, (_, what) in choices.items()),
             "",
-            "`unmask VERB --help` lists a verb's options.",
+            f"`{program} --help` lists the options.",
         ]
     )
 
 
 def run(argv: list[str]) -> int:
     """Run one command line; raises UserError for a user's mistake."""
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(_usage())
-        return 0
-    if argv[0] in ("-V", "--version"):
+    if argv[:1] in (["-V"], ["--version"]):
         print(f"unmask {__version__}")
         return 0
-    verb = argv[0]
-    if verb not in VERBS:
-        raise unknown("verb", verb, VERBS)
+    program, choices, what = "unmask", VERBS, "verb"
+    if argv[:1] == ["bench"]:
+        program, choices, what, argv = "unmask bench", BENCHES, "bench", argv[1:]
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(_usage(f"{program} {what.upper()}", choices))
+        return 0
+    if argv[0] not in choices:
+        raise unknown(what, argv[0], choices)
     from unmask.cli.parser import CommandLine
 
-    module, name = VERBS[verb][0].split(":")
+    module, name = choices[argv[0]][0].split(":")
     function = getattr(importlib.import_module(module), name)
-    CommandLine(function, f"unmask {verb}").call(argv[1:])
+    CommandLine(function, f"{program} {argv[0]}").call(argv[1:])
     return 0
 
 

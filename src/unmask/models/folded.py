@@ -13,20 +13,11 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unmask.models.dit import DiT
-from unmask.models.layers import LAYER_NORM_EPS, Block, ModulatedNorm, Rotary
+from unmask.models.layers import LAYER_NORM_EPS, Block, ModulatedNorm, Rotary, attend
 
 HEAD_MULTIPLE = 256  # 50258 columns make a matrix product three times slower than 50432: tensor cores want aligned rows
-
-# cuDNN's attention is a third faster than the others on Hopper; where it is missing the next one is taken
-_FASTEST_FIRST = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
 
 
 def _frozen(value: Tensor, dtype: torch.dtype) -> nn.Parameter:
@@ -46,7 +37,7 @@ class _Linear(nn.Module):
 
     def gelu(self, x: Tensor) -> Tensor:
         """GELU(tanh) of the product; cuBLAS does it while the product is still in registers."""
-        if x.is_cuda and x.dtype == torch.bfloat16:
+        if self.bias is not None and x.is_cuda and x.dtype == torch.bfloat16:
             flat = x.flatten(0, -2)
             return torch._addmm_activation(self.bias, flat, self.weight.t(), use_gelu=True).unflatten(0, x.shape[:-1])
         return F.gelu(self(x), approximate="tanh")
@@ -80,16 +71,9 @@ class _FoldedBlock(nn.Module):
     def forward(self, x_BLD: Tensor, rotary: Rotary) -> Tensor:
         qkv_3BHLE = self.qkv(self.attention_norm(x_BLD)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q_BHLE, k_BHLE, v_BHLE = qkv_3BHLE.unbind(0)
-        mixed_BHLE = _attend(rotary(q_BHLE), rotary(k_BHLE), v_BHLE)
+        mixed_BHLE = attend(rotary(q_BHLE), rotary(k_BHLE), v_BHLE, causal=False)
         x_BLD = x_BLD + self.attention_out(mixed_BHLE.transpose(1, 2).flatten(2))
         return x_BLD + self.mlp_out(self.mlp_in.gelu(self.mlp_norm(x_BLD)))
-
-
-def _attend(q_BHLE: Tensor, k_BHLE: Tensor, v_BHLE: Tensor) -> Tensor:
-    if not q_BHLE.is_cuda:
-        return F.scaled_dot_product_attention(q_BHLE, k_BHLE, v_BHLE)
-    with sdpa_kernel(_FASTEST_FIRST, set_priority=True):
-        return F.scaled_dot_product_attention(q_BHLE, k_BHLE, v_BHLE)
 
 
 class FoldedDiT(nn.Module):

@@ -19,6 +19,8 @@ from unmask.base.errors import UserError
 from unmask.models.oracle import as_features, point_masses
 
 ALPHABET = " abcdefghijklmnopqrstuvwxyz"
+_ROWS = 64  # lines at a time: their messages stay near the processor
+_SCALE_EVERY = 8  # positions; in between a message falls by 1e-60 at most, far from float64's end
 
 
 def encode(text: str) -> Tensor:
@@ -75,24 +77,27 @@ class TrigramMixture:
     def _forward(self, possible_LBV: Tensor) -> tuple[list[Tensor], Tensor]:
         """alpha_i(m, a, b) ~ p(m, x_{i-1} = a, x_i = b, evidence up to i) for i = 1 .. L-1, and log p(evidence)_B.
 
-        Kept as (M, b, B, a), so that one step is a batch of small matrix products; scaled to sum 1, a line at a time.
+        Kept as (M, b, B, a), so that one step is a batch of small matrix products; scaled now and then, line by line.
         """
         first_MVV = self.weight_M[:, None, None] * self.pair_MVV
         alpha = torch.einsum("mab,Ba,Bb->mbBa", first_MVV, possible_LBV[0], possible_LBV[1])
         by_middle = self.next_MVVV.transpose(1, 2).contiguous()  # (M, b, a, c)
-        alphas, log_evidence_B = [], torch.zeros_like(possible_LBV[0, :, 0])
-        for i in range(1, len(possible_LBV)):
-            if i > 1:
-                alpha = (alpha @ by_middle * possible_LBV[i]).transpose(1, 3)  # (M, b, B, c) -> (M, c, B, b)
-            total_B = alpha.sum((0, 1, 3))
-            alpha = alpha / total_B[:, None]
-            log_evidence_B = log_evidence_B + total_B.log()
+        alphas, log_evidence_B = [alpha], torch.zeros_like(possible_LBV[0, :, 0])
+        for i in range(2, len(possible_LBV)):
+            alpha = (alpha @ by_middle).mul_(possible_LBV[i]).transpose(1, 3)  # (M, b, B, c) -> (M, c, B, b)
+            if i % _SCALE_EVERY == 0:
+                total_B = alpha.sum((0, 1, 3))
+                alpha = alpha / total_B[:, None]
+                log_evidence_B += total_B.log()
             alphas.append(alpha)
-        return alphas, log_evidence_B
+        return alphas, log_evidence_B + alpha.sum((0, 1, 3)).log()
 
     def features(self, z: Tensor) -> Tensor:
         """log p(x_i = v | the visible characters of z), every component weighed by what it makes of them."""
-        possible_LBV = self._possible(z)
+        return torch.cat([as_features(point_masses(self._posterior(part), part)) for part in z.split(_ROWS)])
+
+    def _posterior(self, z_BL: Tensor) -> Tensor:
+        possible_LBV = self._possible(z_BL)
         alphas, _ = self._forward(possible_LBV)
         by_middle_back = self.next_MVVV.permute(0, 2, 3, 1).contiguous()  # (M, b, c, a)
         beta = torch.ones_like(alphas[-1])  # p(evidence after i | m, a, b), as (M, b, B, a)
@@ -102,13 +107,13 @@ class TrigramMixture:
             posteriors.append(joint.sum((0, 3)).T)
             if i == 1:
                 posteriors.append(joint.sum((0, 1)))
-            else:
-                # beta_{i-1}(a, b) = sum_c next(c | a, b) possible_i(c) beta_i(b, c)
-                beta = (beta * possible_LBV[i].T[:, :, None]).transpose(1, 3) @ by_middle_back
+                break
+            # beta_{i-1}(a, b) = sum_c next(c | a, b) possible_i(c) beta_i(b, c)
+            beta = (beta * possible_LBV[i].T[:, :, None]).transpose(1, 3) @ by_middle_back
+            if i % _SCALE_EVERY == 0:
                 beta = beta / beta.amax((0, 1, 3))[:, None]
         posterior_BLV = torch.stack(posteriors[::-1], dim=1)
-        posterior_BLV = posterior_BLV / posterior_BLV.sum(-1, keepdim=True)
-        return as_features(point_masses(posterior_BLV, z))
+        return posterior_BLV / posterior_BLV.sum(-1, keepdim=True)
 
     def logits(self, h: Tensor) -> Tensor:
         return h

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from unmask.models.denoiser import carry_over
+from unmask.models.denoiser import MASK_LOGIT
 
 
 class BodyAndHead(Protocol):
@@ -34,20 +34,28 @@ def ancestral(
 ) -> Iterator[Tensor]:  # fmt: skip
     """z after every step t -> s of the times, and after the noise removal at the end."""
     for t, s in pairwise(times):
-        p_BLV = _token_probabilities(model, z_BL, mask_id, temperature, dtype)
+        race_BLV = token_probabilities(model, z_BL, mask_id, temperature, dtype)
         # P(masked at s | masked at t) = s/t; the tokens share the rest
-        race_BLV = p_BLV * (1 - s / t)
+        race_BLV *= 1 - s / t
         race_BLV[..., mask_id] = s / t
-        race_BLV /= -noise(race_BLV.shape, dtype).clamp_(min=torch.finfo(dtype).tiny).log()
+        race_BLV /= noise(race_BLV.shape, dtype).clamp_(min=torch.finfo(dtype).tiny).log_().neg_()
         z_BL = torch.where(z_BL == mask_id, race_BLV.argmax(-1), z_BL)
         yield z_BL
-    p_BLV = _token_probabilities(model, z_BL, mask_id, temperature, dtype)
+    p_BLV = token_probabilities(model, z_BL, mask_id, temperature, dtype)
     yield torch.where(z_BL == mask_id, p_BLV.argmax(-1), z_BL)
 
 
-def _token_probabilities(
+def token_probabilities(
     model: BodyAndHead, z_BL: Tensor, mask_id: int, temperature: float, dtype: torch.dtype
 ) -> Tensor:
-    """p(x_0) at every position under the carry-over rule, over the whole vocabulary."""
-    logits_BLV = model.logits(model.features(z_BL))[..., : mask_id + 1].to(dtype)
-    return carry_over(logits_BLV / temperature, z_BL, mask_id).exp()
+    """p(x_0) at every position under the carry-over rule, in place on one table of the whole vocabulary."""
+    p_BLV = model.logits(model.features(z_BL))[..., : mask_id + 1].to(dtype, copy=True)
+    if temperature != 1:
+        p_BLV /= temperature
+    p_BLV[..., mask_id] = MASK_LOGIT
+    p_BLV -= p_BLV.logsumexp(-1, keepdim=True)
+    p_BLV.exp_()
+    visible_BL = z_BL != mask_id
+    p_BLV[visible_BL] = 0
+    p_BLV[visible_BL, z_BL[visible_BL]] = 1
+    return p_BLV

@@ -114,17 +114,17 @@ _SCALAR: dict[str, Callable[[int, list[float]], list[tuple[float, Tensor]]]] = {
 }
 
 
-def _mixture(weighted: list[tuple[float, Tensor]], blank_L: Tensor, grid: Grid, schedule: Schedule) -> Chain:
-    """A finite mixture of u: the chain remembers which assignment was drawn."""
+def _mixture(weighted: list[tuple[float, Tensor]], steps: int) -> Chain:
+    """A finite mixture of assignments (probability, step of every position): the chain remembers which was drawn."""
     weight: dict[tuple[int, ...], float] = defaultdict(float)
-    for probability, u_L in weighted:
-        steps_L = assign_steps(u_L[None], blank_L[None], grid, schedule)[0]
-        weight[tuple(steps_L.tolist())] += probability
+    for probability, step_L in weighted:
+        weight[tuple(step_L.tolist())] += probability
     total = sum(weight.values())
-    start: Law = {(steps, 0): probability / total for steps, probability in weight.items()}
-    kernels = []
-    for k in range(grid.steps + grid.argmax_tail):
-        kernels.append({(steps, _earlier(steps, k)): {(steps, _earlier(steps, k + 1)): 1.0} for steps in weight})
+    start: Law = {(assigned, 0): probability / total for assigned, probability in weight.items()}
+    kernels = [
+        {(assigned, _earlier(assigned, k)): {(assigned, _earlier(assigned, k + 1)): 1.0} for assigned in weight}
+        for k in range(steps)
+    ]
     return Chain(start, tuple(kernels))
 
 
@@ -284,11 +284,12 @@ def chain_of(plan: RevealPlan, blank_L: Tensor, grid: Grid, schedule: Schedule) 
         return _blocks(plan, blank_L, grid, schedule)
     tail = grid.steps if grid.argmax_tail else None
     if isinstance(plan, LeftToRight):
-        rank_L = (blank_L.cumsum(0) - 1).clamp(min=0)
-        chain = _mixture([(1.0, rank_L / blank_L.sum().clamp(min=1))], blank_L, grid, schedule)
+        assigned = plan.assign(blank_L[None], grid, schedule, [])
+        chain = _mixture([(1.0, assigned.step_BL[0])], assigned.steps)
     elif plan.plan in _SCALAR:
-        edges = [] if grid.by == "rank" else _edges(grid, schedule)
-        chain = _mixture(_SCALAR[plan.plan](len(blank_L), edges), blank_L, grid, schedule)
+        drawn = _SCALAR[plan.plan](len(blank_L), [] if grid.by == "rank" else _edges(grid, schedule))
+        weighted = [(p, assign_steps(u_L[None], blank_L[None], grid, schedule)[0]) for p, u_L in drawn]
+        chain = _mixture(weighted, grid.steps + grid.argmax_tail)
     elif plan.plan in _URNS:
         chain = _urn_chain(_URNS[plan.plan](len(blank_L), grid.steps), blank_L, grid, schedule)
     else:

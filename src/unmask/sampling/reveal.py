@@ -56,11 +56,14 @@ class Locked:
     def name(self) -> str:
         return self.plan
 
+    def u(self, blank_BL: Tensor, steps: int, generators: list[torch.Generator]) -> Tensor:
+        """u of B sequences, one generator each; of all plans only `stride` looks at the number of steps."""
+        L = blank_BL.shape[1]
+        return torch.cat([draw_u((1, L), self.plan, generator=g, steps=steps) for g in generators])
+
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
         """The steps of B sequences, one generator each."""
-        L = blank_BL.shape[1]
-        u_BL = torch.cat([draw_u((1, L), self.plan, generator=g, steps=grid.steps) for g in generators])
-        return _assign(u_BL, blank_BL, grid, schedule)
+        return _assign(self.u(blank_BL, grid.steps, generators), blank_BL, grid, schedule)
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,14 @@ class LeftToRight:
     name: ClassVar[str] = "left_to_right"
     adaptive: ClassVar[bool] = False
 
-    def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
+    def u(self, blank_BL: Tensor, steps: int, generators: list[torch.Generator]) -> Tensor:
+        """Rises evenly over the blanks."""
         rank_BL = (blank_BL.cumsum(1) - 1).clamp(min=0)
-        u_BL = rank_BL.double() / blank_BL.sum(1, keepdim=True).clamp(min=1)
-        return _assign(u_BL, blank_BL, grid, schedule)
+        # the tolerance keeps a rank that meets an edge from rounding into the step before it
+        return (rank_BL.double() + 1e-6) / blank_BL.sum(1, keepdim=True).clamp(min=1)
+
+    def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
+        return _assign(self.u(blank_BL, grid.steps, generators), blank_BL, grid, schedule)
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,8 @@ def sample(
     """
     checkpoint = load(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     model = checkpoint.model
-    if getattr(getattr(model, "config", None), "causal", False):
-        raise UserError("this is a causal model without a mask state: give a masked-diffusion model")
+    if getattr(model, "mask_id", None) is None or getattr(getattr(model, "config", None), "causal", False):
+        raise UserError("this model has no mask state (a causal one has none): give a masked-diffusion model")
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     if batch is not None and batch < 1:
@@ -89,6 +89,12 @@ def sample(
         run = _Run(model, checkpoint.schedule, body, plan, grid, remask, law, dtype == LEGACY, seed, callback)
         rows = run.all(wanted, batch, ranks)
     return _collect(rows, wanted, run, checkpoint)
+
+
+def start_run(checkpoint: Checkpoint, body: Body, *, reveal: str, grid: Grid, law: Law | None = None) -> _Run:
+    """The loop by itself on a body made ready before, for measurements."""
+    plan = make_reveal(reveal)
+    return _Run(checkpoint.model, checkpoint.schedule, body, plan, grid, None, law or Law(), False, 0, None)
 
 
 def _check_together(plan: RevealPlan, grid: Grid, remask: Remask | None, law: Law, dtype: str) -> None:
@@ -155,8 +161,10 @@ class _Run:
                 state.z_BL.view(-1)[move.remask_M.to(state.z_BL.device)] = self.model.mask_id
                 state.log_q_BL.view(-1)[move.remask_M.to(state.log_q_BL.device)] = 0
             if self.callback:
-                view = StepView(move.step + 1, move.steps, state.z_BL.cpu(), indices[0], self.model.mask_id)
-                self.callback(view)
+                now_BL = state.z_BL.to("cpu", copy=True)
+                self.callback(
+                    StepView(move.step + 1, move.steps, now_BL, ~blank_BL, tuple(indices), self.model.mask_id)
+                )
         z_BL, log_q_BL = state.z_BL.cpu(), state.log_q_BL.cpu()
         assert not bool((z_BL == self.model.mask_id).any()), "a position was never revealed"
         return [

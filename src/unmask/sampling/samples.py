@@ -25,10 +25,11 @@ class Samples:
 
 @dataclass(frozen=True)
 class StepView:
-    """What a callback sees after a step: the batch as it stands. Rows are samples `first` and after."""
+    """What a callback sees after a step: a copy of the batch as it stands, on the CPU. Its to keep."""
 
     step: int  # counts from 1
-    steps: int
-    tokens_BL: Tensor  # on the CPU, the mask where still hidden
-    first: int
+    steps: int  # at most
+    tokens_BL: Tensor  # the mask where still hidden
+    given_BL: Tensor  # prompt, suffix or fixed words
+    indices: tuple[int, ...]  # which samples the rows are
     mask_id: int

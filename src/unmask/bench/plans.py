@@ -1,0 +1,176 @@
+"""`unmask bench plans`: the sampler's own error against the number of forwards, for every reveal plan, without training.
+
+The denoisers are oracles, so all error comes from drawing several positions in one step as if they were independent.
+On short lines the error is KL(p || Q) by enumeration, exact. On lines of text (a mixture of character trigrams fitted
+to books) it is the error given the plan, E_u KL(p || q_u) a character, by teacher forcing, with its standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.provenance import record
+from unmask.base.streams import stream
+from unmask.data import corpus
+from unmask.models.oracle import SOURCES, Enumerated
+from unmask.models.trigram import TrigramMixture
+from unmask.sampling.exact import Views, path_log_q, sample_law
+from unmask.sampling.reveal import Blocks, Confidence, Locked, RevealPlan, make_reveal
+
+TOY_STEPS = (1, 2, 3, 4, 5, 6, 8)
+THRESHOLDS = (0.5, 0.7, 0.9)
+BOOKS = "books"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A plan on a grid, as the table and the figure name it."""
+
+    label: str
+    reveal: RevealPlan
+    grid: str
+    steps: tuple[int, ...]  # empty for a plan that decides by itself
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured point. The error is in nats: a line on the toys (exact), a character on books (estimated)."""
+
+    source: str
+    plan: str
+    steps: int | None
+    nfe: float
+    error: float
+    standard_error: float | None
+
+
+def contenders(length: int, steps: Sequence[int]) -> list[Contender]:
+    """Every plan, each on the grid it is best known on."""
+    counts = tuple(step for step in steps if step <= length)
+    named = [
+        ("golden, rank", "golden", "rank"),
+        ("golden, uniform", "golden", "uniform"),
+        ("van der Corput", "van_der_corput", "rank"),
+        ("stride", "stride", "rank"),
+        ("dilated", "dilated", "rank"),
+        ("iid, uniform", "iid", "uniform"),
+        ("permutation", "permutation", "rank"),
+        ("left to right", "left_to_right", "rank"),
+        ("confidence", "confidence", "rank"),
+        ("entropy", "entropy", "rank"),
+    ]
+    found = [Contender(label, make_reveal(reveal), grid, counts) for label, reveal, grid in named]
+    size = max(1, length // 4)
+    found.append(Contender("blocks of golden", Blocks(size, Locked("golden")), "rank", counts))
+    found += [Contender("threshold", Confidence(threshold=level), "rank", ()) for level in THRESHOLDS]
+    return found
+
+
+def toy_rows(name: str) -> Iterator[Row]:
+    """KL(p || Q) of every plan on an enumerable source."""
+    oracle = Enumerated(SOURCES[name]())
+    views = Views(oracle, oracle.length)
+    for one in contenders(oracle.length, TOY_STEPS):
+        for steps in one.steps or (None,):
+            law = sample_law(views, steps or oracle.length, reveal=one.reveal, grid=one.grid)
+            yield Row(name, one.label, steps, law.nfe, max(0.0, law.kl(oracle.p)), None)
+
+
+def text_rows(mixture: TrigramMixture, x_BL: Tensor, steps: Sequence[int], seed: int) -> Iterator[Row]:
+    """E_u KL(p || q_u) a character on lines drawn from the mixture; the same lines for every plan."""
+    B, L = x_BL.shape
+    log_p_B = mixture.log_prob(x_BL)
+    for one in contenders(L, steps):
+        for count in one.steps or (None,):
+            score = path_log_q(mixture, x_BL, count or L, reveal=one.reveal, grid=one.grid, seed=seed)
+            gap_B = (log_p_B - score.log_q_B) / L
+            nfe = float(score.nfe_B.double().mean())
+            yield Row(BOOKS, one.label, count, nfe, float(gap_B.mean()), float(gap_B.std()) / B**0.5)
+
+
+def longest_books(texts: Sequence[str], count: int) -> list[str]:
+    """The longest documents of the named texts."""
+    documents = [""]
+    for source in corpus.find(texts):
+        for piece in source.pieces(corpus.Reading()):
+            documents[-1] += piece.text
+            if piece.last:
+                documents.append("")
+    longest = sorted(filter(None, documents), key=len, reverse=True)[:count]
+    if len(longest) < count:
+        raise UserError(f"the texts hold {len(longest)} documents, fewer than the {count} books asked for")
+    return longest
+
+
+def plans(
+    *,
+    steps: list[int] = [2, 4, 8, 16, 32],  # noqa: B006  read only
+    length: int = 64,
+    lines: int = 128,
+    texts: list[str] = ["sample"],  # noqa: B006  read only
+    books: int = 4,
+    seed: int = 0,
+    figure: Path | None = None,
+    json: bool = False,
+) -> dict[str, Any]:
+    """Measure every reveal plan's own error on sources whose law is known exactly.
+
+    Args:
+        steps: numbers of steps on lines of text (the toys have 8 positions and take 1 to 8)
+        length: characters in a line of text
+        lines: how many lines of text to score; the standard error falls with its root
+        texts: where the books come from: files, folders, or "sample" for the bundled ones
+        books: how many of the longest documents the mixture is made of, a component each
+        seed: names the lines and the plans
+        figure: where to write the figure: a .svg, .png or .pdf
+        json: print JSON instead of tables
+    """
+    if min(steps, default=0) < 1 or lines < 2 or books < 1 or length < 4:
+        raise UserError("steps and books must be at least 1, lines at least 2 and length at least 4")
+    if figure is not None:
+        from unmask.bench.plans_figure import check_format, draw_figure
+
+        check_format(figure)
+    mixture = TrigramMixture.fit(longest_books(texts, books), length)
+    x_BL = mixture.draw(lines, stream(seed, "lines"))
+    work: dict[str, Callable[[], Iterator[Row]]] = {name: lambda name=name: toy_rows(name) for name in SOURCES}  # type: ignore[misc]
+    work[BOOKS] = lambda: text_rows(mixture, x_BL, steps, seed)
+    total = sum(len(one.steps or (1,)) for L, s in [(8, TOY_STEPS)] * len(SOURCES) + [(length, steps)] for one in contenders(L, s))
+    rows = _with_progress(work, total)
+    report: dict[str, Any] = {
+        "rows": [asdict(row) for row in rows],
+        "entropy": -float(mixture.log_prob(x_BL).mean()) / length,
+        "provenance": record(steps=list(steps), length=length, lines=lines, texts=list(texts), books=books, seed=seed),
+    }
+    if figure is not None:
+        draw_figure(figure, rows, length)
+    if json:
+        from json import dumps
+
+        print(dumps(report, indent=2))
+    else:
+        _print_tables(rows, figure)
+    return report
+
+
+def _with_progress(work: dict[str, Callable[[], Iterator[Row]]], total: int) -> list[Row]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    rows = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("plans", total=total)
+        for name, make in work.items():
+            progress.update(task, description=name)
+            for row in make():
+                rows.append(row)
+                progress.advance(task)
+    return rows

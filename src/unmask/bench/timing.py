@@ -1,0 +1,60 @@
+"""Timing as it should be done: warm up, wait for the device, repeat, take the median; peak memory; the matmul rate.
+
+Refuses to know what is timed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Median seconds of a call, the spread between its fastest and slowest repeat, and the peak memory it needed."""
+
+    seconds: float
+    spread: float
+    peak_bytes: int | None  # None where the device does not tell
+
+
+def wait(device: torch.device) -> None:
+    """Until everything queued on the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+def measure(work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 1) -> Timing:
+    """Time `work` on a device."""
+    for _ in range(warmup):
+        work()
+    wait(device)
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        wait(device)
+        seconds.append(time.perf_counter() - start)
+    middle = statistics.median(seconds)
+    peak = torch.cuda.max_memory_allocated(device) if cuda else None
+    return Timing(middle, (max(seconds) - min(seconds)) / middle, peak)
+
+
+@lru_cache(maxsize=4)
+def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of a large square matrix product on random data: the ceiling that shares are stated against."""
+    size = 8192 if device.type == "cuda" else 2048
+    left = torch.randn(size, size, device=device, dtype=dtype)
+    right = torch.randn(size, size, device=device, dtype=dtype)
+    timing = measure(lambda: left @ right, device, repeats=15 if device.type == "cuda" else 3, warmup=3)
+    return 2 * size**3 / timing.seconds

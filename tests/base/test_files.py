@@ -1,0 +1,64 @@
+"""Files are whole or absent, and a mistake is one line."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from unmask.base import files
+from unmask.base.errors import UserError, nearest, unknown
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "a.json"
+    files.write_json(target, {"old": 1})
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot write .*a\.json: the disk is full"):
+        files.write_json(target, {"new": 2})
+    monkeypatch.undo()
+    assert files.read_json(target, "file") == {"old": 1}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    home = tmp_path / "folder"
+    with files.fresh_folder(home) as aside:
+        (aside / "one").write_text("1")
+        assert not home.exists()
+    assert (home / "one").read_text() == "1"
+    with pytest.raises(RuntimeError), files.fresh_folder(home) as aside:
+        (aside / "one").write_text("2")
+        raise RuntimeError
+    assert (home / "one").read_text() == "1"
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_swap_cut_off_between_its_renames_is_brought_back(tmp_path: Path) -> None:
+    home = tmp_path / "folder"
+    with files.fresh_folder(home) as aside:
+        (aside / "one").write_text("1")
+    os.rename(home, tmp_path / ".folder.old-12345678")  # where a kill would leave it
+    (tmp_path / ".folder.new-12345678").mkdir()
+    files.sweep_asides(tmp_path)
+    assert (home / "one").read_text() == "1"
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_damaged_json_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"half": ')
+    with pytest.raises(UserError, match="index .* is damaged") as caught:
+        files.read_json(tmp_path / "x.json", "index")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_nearest_name_is_suggested() -> None:
+    assert nearest("goldn", ["golden", "iid"]) == "golden"
+    assert nearest("zzzz", ["golden", "iid"]) is None
+    assert str(unknown("plan", "goldn", ["iid", "golden"])) == (
+        "unknown plan 'goldn': did you mean 'golden'? allowed: golden, iid"
+    )

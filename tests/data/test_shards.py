@@ -1,0 +1,86 @@
+"""Shards on disk: reads across files, and every way a folder can be damaged, unfinished or someone else's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unmask.base.errors import UserError
+from unmask.data.shards import ShardSet, check_tokenizer, dtype_for
+from unmask.data.tokenizer import Tokenizer
+
+
+def test_a_split_reads_as_one_stream(shard_set: Callable[..., ShardSet]) -> None:
+    whole = np.arange(100) % 300
+    tokens = shard_set("corpus", [whole[:40], whole[40:41], whole[41:]]).tokens("train")
+    assert len(tokens) == 100
+    for start in range(0, 101, 3):
+        for stop in range(start, 101, 7):
+            assert np.array_equal(tokens[start:stop], whole[start:stop])
+    assert np.array_equal(tokens[95:200], whole[95:])
+
+
+def test_the_type_holds_the_mask_too(small: Tokenizer) -> None:
+    def of_size(size: int) -> Tokenizer:
+        tokenizer = Tokenizer(small.to_json(), "sized")
+        tokenizer.size = size
+        return tokenizer
+
+    assert [dtype_for(of_size(size)) for size in (50257, 65535, 65536)] == ["uint16", "uint16", "uint32"]
+
+
+def test_damage_is_found_and_named(shard_set: Callable[..., ShardSet]) -> None:
+    folder = shard_set("corpus", [np.arange(50), np.arange(60)]).folder
+    ShardSet.open(folder).verify()
+    shard = folder / "train-1.bin"
+    whole = shard.read_bytes()
+
+    shard.write_bytes(whole[:-1])
+    with pytest.raises(UserError, match=r"train-1.bin is damaged \(119 bytes where the index says 120\)"):
+        ShardSet.open(folder)
+    shard.write_bytes(whole[:-1] + b"\x01")  # the right size, so only a full reading can tell
+    with pytest.raises(UserError, match="train-1.bin is damaged .its sha256"):
+        ShardSet.open(folder).verify()
+    shard.unlink()
+    with pytest.raises(UserError, match="train-1.bin: it does not exist"):
+        ShardSet.open(folder)
+    shard.write_bytes(whole)
+
+    (folder / "tokenizer.json").write_text(Tokenizer.load("gpt2").to_json(), encoding="utf-8")
+    with pytest.raises(UserError, match="tokenizer.json is damaged"):
+        ShardSet.open(folder).verify()
+
+
+def test_a_folder_without_a_good_index_is_refused(shard_set: Callable[..., ShardSet], tmp_path: Path) -> None:
+    folder = shard_set("corpus", [np.arange(50)]).folder
+    index = json.loads((folder / "index.json").read_text())
+    for content, message in (
+        ("{", "not valid JSON"),
+        (json.dumps({**index, "version": 99}), "version 99"),
+        (json.dumps({**index, "dtype": "float8"}), "unknown shard dtype 'float8'"),
+        (json.dumps({key: value for key, value in index.items() if key != "splits"}), "damaged"),
+    ):
+        (folder / "index.json").write_text(content)
+        with pytest.raises(UserError, match=message):
+            ShardSet.open(folder)
+    with pytest.raises(UserError, match="does not exist"):
+        ShardSet.open(tmp_path / "nowhere")
+    (folder / "index.json").unlink()
+    with pytest.raises(UserError, match="unmask prepare"):
+        ShardSet.open(folder)
+    (folder / "plan.json").write_text("{}")
+    with pytest.raises(UserError, match="not finished"):
+        ShardSet.open(folder)
+
+
+def test_a_model_of_another_tokenizer_is_refused(shard_set: Callable[..., ShardSet], small: Tokenizer) -> None:
+    shards = shard_set("corpus", [np.arange(50)])
+    check_tokenizer(shards, small)
+    with pytest.raises(UserError, match=r"corpus was prepared with 'bpe-300' \(300 .* the model uses 'gpt2' \(50257"):
+        check_tokenizer(shards, Tokenizer.load("gpt2"))
+    with pytest.raises(UserError, match="unknown split 'valid': allowed: train"):
+        shards.tokens("valid")

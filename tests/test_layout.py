@@ -1,0 +1,58 @@
+"""The house rules that a reader relies on: imports go one way, importing the package is cheap, files stay small."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unmask
+
+ROOT = Path(unmask.__file__).parent
+GROUND = ["process", "models", "data", "parallel"]  # know base and nothing of each other
+UPPER = ["checkpoint", "sampling", "objectives", "evaluation", "training", "bench", "cli"]  # each knows those before it
+ALLOWED = {"base": {"base"}} | {room: {"base", room} for room in GROUND}
+for place, room in enumerate(UPPER):
+    ALLOWED[room] = {"base", *GROUND, *UPPER[: place + 1]}
+
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """Every room of the package a file imports from, at its top or inside a function."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are written in full"
+            names += [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "unmask" else [str(node.module)]
+    return {name.split(".")[1] for name in names if name.startswith("unmask.")} - {"version"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_knows_only_the_rooms_before_it(path: Path) -> None:
+    room = path.relative_to(ROOT).parts[0]
+    assert imported_rooms(path) <= ALLOWED[room]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_says_what_it_does_and_stays_readable(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert ast.get_docstring(ast.parse(text)), "a module opens by saying what it does"
+    assert len(text.splitlines()) <= 420, "a file is one room, not two"
+
+
+def test_importing_the_package_pulls_in_nothing_heavy() -> None:
+    heavy = ["torch", "transformers", "datasets", "matplotlib", "tensorboard", "huggingface_hub", "aiohttp", "flask"]
+    code = f"import unmask, sys; print([name for name in {heavy!r} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "[]"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in unmask.__all__:
+        assert getattr(unmask, name) is not None
+    with pytest.raises(AttributeError, match="smaple"):
+        unmask.smaple  # noqa: B018
