@@ -58,7 +58,7 @@ def test_any_division_gives_the_same_global_batch(shard_set: Shards) -> None:
                 assert all(part.total == 12 for part in parts)
                 assert torch.equal(torch.cat([part.tokens_BL for part in parts]), whole.tokens_BL)
         later = Loader([ShardSet.open(source.folder) for source in sources], 4, weights=weights, seed=3)
-        assert torch.equal(later.batch(57, 0, 12, 12).tokens_BL, whole.tokens_BL), "a new process resumes at the exact batch"
+        assert torch.equal(later.batch(57, 0, 12, 12).tokens_BL, whole.tokens_BL), "resumes at the exact batch"
 
 
 def test_without_weights_corpora_are_one_pool(shard_set: Shards) -> None:

@@ -43,15 +43,15 @@ def test_damage_is_found_and_named(shard_set: Callable[..., ShardSet]) -> None:
     with pytest.raises(UserError, match=r"train-1.bin is damaged \(119 bytes where the index says 120\)"):
         ShardSet.open(folder)
     shard.write_bytes(whole[:-1] + b"\x01")  # the right size, so only a full reading can tell
-    with pytest.raises(UserError, match="train-1.bin is damaged .its sha256"):
+    with pytest.raises(UserError, match=r"train-1.bin is damaged .its sha256"):
         ShardSet.open(folder).verify()
     shard.unlink()
-    with pytest.raises(UserError, match="train-1.bin: it does not exist"):
+    with pytest.raises(UserError, match=r"train-1.bin: it does not exist"):
         ShardSet.open(folder)
     shard.write_bytes(whole)
 
     (folder / "tokenizer.json").write_text(Tokenizer.load("gpt2").to_json(), encoding="utf-8")
-    with pytest.raises(UserError, match="tokenizer.json is damaged"):
+    with pytest.raises(UserError, match=r"tokenizer.json is damaged"):
         ShardSet.open(folder).verify()
 
 

@@ -28,8 +28,8 @@ def test_a_place_does_not_depend_on_which_others_are_asked() -> None:
 
 def test_the_order_is_the_same_in_every_version() -> None:
     """A run resumed with a later release must see the blocks it would have seen: these numbers are a promise."""
-    assert permuted(np.arange(12), 12, 5).tolist() == PROMISED
-    assert permuted(np.arange(3), 10**9, 2**40 + 1).tolist() == PROMISED_LARGE
+    assert permuted(np.arange(12), 12, 5).tolist() == [11, 10, 9, 4, 2, 7, 6, 5, 1, 3, 0, 8]
+    assert permuted(np.arange(3), 10**9, 2**40 + 1).tolist() == [580103937, 902606501, 42406830]
 
 
 def test_all_orders_are_about_equally_likely() -> None:

@@ -99,7 +99,7 @@ def text_rows(mixture: TrigramMixture, x_BL: Tensor, steps: Sequence[int], seed:
 def longest_books(texts: Sequence[str], count: int) -> list[str]:
     """The longest documents of the named texts."""
     documents = [""]
-    for source in corpus.find(texts):
+    for source in (source for text in texts for source in corpus.find(text)):
         for piece in source.pieces(corpus.Reading()):
             documents[-1] += piece.text
             if piece.last:

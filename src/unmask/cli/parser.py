@@ -42,6 +42,11 @@ class Option:
     owner: str | None  # the dataclass parameter this is a field of, if any
 
     @property
+    def flag(self) -> str:
+        """Its name on the command line; `from_` is written --from, since Python keeps that word."""
+        return self.name.rstrip("_")
+
+    @property
     def choices(self) -> tuple[Any, ...] | None:
         return get_args(self.kind) if get_origin(self.kind) is Literal else None
 
@@ -53,7 +58,7 @@ class Option:
             items = raw if isinstance(raw, list) else [raw]
             return [self._convert_one(item) for item in items]
         if isinstance(raw, (list, dict)):
-            raise UserError(f"--{self.name} takes one value, not {raw!r}")
+            raise UserError(f"--{self.flag} takes one value, not {raw!r}")
         return self._convert_one(raw)
 
     def _convert_one(self, raw: Any) -> Any:
@@ -61,13 +66,13 @@ class Option:
             for choice in self.choices:
                 if str(raw) == str(choice):
                     return choice
-            raise unknown(f"choice for --{self.name}", str(raw), map(str, self.choices))
+            raise unknown(f"choice for --{self.flag}", str(raw), map(str, self.choices))
         if self.kind is bool:
             if isinstance(raw, bool):
                 return raw
-            raise UserError(f"--{self.name} takes true or false, not {raw!r}")
+            raise UserError(f"--{self.flag} takes true or false, not {raw!r}")
         if isinstance(raw, bool) and self.kind in (int, float):
-            raise UserError(f"--{self.name} takes {_NAMES[self.kind]}, not {raw!r}")
+            raise UserError(f"--{self.flag} takes {_NAMES[self.kind]}, not {raw!r}")
         try:
             return self.kind(raw)
         except (TypeError, ValueError):
@@ -78,7 +83,7 @@ class Option:
                     return int(float(raw))
             except (ValueError, OverflowError):
                 pass
-        raise UserError(f"--{self.name} takes {_NAMES.get(self.kind, self.kind.__name__)}, not {raw!r}")
+        raise UserError(f"--{self.flag} takes {_NAMES.get(self.kind, self.kind.__name__)}, not {raw!r}")
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
@@ -178,7 +183,7 @@ class CommandLine:
             metavar = option.name.upper()
             self.parser.add_argument(option.name, nargs=nargs, default=argparse.SUPPRESS, help=shown, metavar=metavar)
             return
-        flags = list(dict.fromkeys(f"--{spelling}" for spelling in (option.name, option.name.replace("_", "-"))))
+        flags = list(dict.fromkeys(f"--{spelling}" for spelling in (option.flag, option.flag.replace("_", "-"))))
         settings: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": shown}
         if option.kind is bool and not option.many:
             self.parser.add_argument(*flags, action=argparse.BooleanOptionalAction, **settings)
@@ -202,11 +207,12 @@ class CommandLine:
         }
         full = {name: option.default for name, option in self.options.items() if option.default is not MISSING} | chosen
         if only_print:
-            print(yaml.safe_dump({name: _plain(value) for name, value in full.items()}, sort_keys=False), end="")
+            shown = {self.options[name].flag: _plain(value) for name, value in full.items()}
+            print(yaml.safe_dump(shown, sort_keys=False), end="")
             return None
         missing = [option for name, option in self.options.items() if name not in full]
         if missing:
-            names = ", ".join(o.name.upper() if o.positional else f"--{o.name}" for o in missing)
+            names = ", ".join(o.name.upper() if o.positional else f"--{o.flag}" for o in missing)
             raise UserError(f"{names} must be given; see --help")
         return full
 
@@ -235,7 +241,7 @@ class CommandLine:
         if not name.startswith("--"):
             return UserError(f"unexpected argument {word!r}; see --help")
         allowed = ["--config", "--print_config", "--help"]
-        allowed += [f"--{option.name}" for option in self.options.values() if not option.positional]
+        allowed += [f"--{option.flag}" for option in self.options.values() if not option.positional]
         guess = nearest(name, allowed)
         return UserError(f"unknown option {name}: " + (f"did you mean {guess}?" if guess else "see --help"))
 
@@ -247,14 +253,15 @@ class CommandLine:
             raise UserError(f"recipe {source} is not valid YAML: {error}") from error
         if not isinstance(content, dict):
             raise UserError(f"recipe {source} must be a mapping from option names to values")
+        by_flag = {option.flag: option for option in self.options.values()}
         chosen = {}
         for key, raw in content.items():
-            name = str(key).replace("-", "_")
-            if name not in self.options:
-                guess = nearest(name, self.options)
-                hint = f"did you mean {guess!r}?" if guess else f"allowed: {', '.join(self.options)}"
+            option = by_flag.get(str(key).replace("-", "_"))
+            if option is None:
+                guess = nearest(str(key), by_flag)
+                hint = f"did you mean {guess!r}?" if guess else f"allowed: {', '.join(by_flag)}"
                 raise UserError(f"recipe {source} has an unknown key {key!r}: {hint}")
-            chosen[name] = self.options[name].convert(raw)
+            chosen[option.name] = option.convert(raw)
         return chosen
 
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from unmask.base.errors import UserError, os_errors
 from unmask.base.files import read_json, sweep_asides, write_json
-from unmask.data.shards import INDEX
+from unmask.data.shards import INDEX, SPLITS
 
 PLAN, PROGRESS, SPOOL, TOKENIZER = "plan.json", "progress.json", "spool", "tokenizer.json"
 
@@ -123,7 +123,10 @@ class Folder:
         shutil.rmtree(self.path / SPOOL, ignore_errors=True)
 
     def _start_over(self) -> None:
-        (self.path / TOKENIZER).unlink(missing_ok=True)
+        """Remove what is ours; a shard that the progress does not list was finished a moment before the end."""
+        unlisted = [path for split in SPLITS for path in self.path.glob(f"{split}-*.bin")]
+        for path in (*unlisted, self.path / TOKENIZER):
+            path.unlink(missing_ok=True)
         self._remove_scaffolding()
 
     def _refusal(self, different: str) -> UserError:

@@ -65,8 +65,8 @@ class Stdin:
 
     def same(self, fingerprint: str) -> bool:
         """Read what is piped in now and compare. Nothing at all is taken for "as before"."""
-        empty = not any(True for _ in self.pieces(None))
-        return empty or self.fingerprint == fingerprint
+        count = sum(1 for _ in self.pieces(None))
+        return count == 0 or self.fingerprint == fingerprint
 
     def pieces(self, place: Any) -> Iterator[Piece]:
         digest = hashlib.sha256()

@@ -88,7 +88,8 @@ def sample(
         body = prepare(model, ranks.device, precision, compile)
         run = _Run(model, checkpoint.schedule, body, plan, grid, remask, law, dtype == LEGACY, seed, callback)
         rows = run.all(wanted, batch, ranks)
-    return _collect(rows, wanted, run, checkpoint)
+        forwards = sum(ranks.gather(body.forwards))
+    return _collect(rows, wanted, forwards, run, checkpoint)
 
 
 def start_run(checkpoint: Checkpoint, body: Body, *, reveal: str, grid: Grid, law: Law | None = None) -> _Run:
@@ -262,7 +263,9 @@ class _Run:
         state.log_q_BL.fill_(torch.nan)  # a race in which the mask takes part has no law of its own to record
 
 
-def _collect(rows: list[_Row], wanted: list[Template], run: _Run, checkpoint: Checkpoint) -> Samples:
+def _collect(
+    rows: list[_Row], wanted: list[Template], forwards: int, run: _Run, checkpoint: Checkpoint
+) -> Samples:
     """The samples and their record."""
     n, longest = len(rows), max(template.length for template in wanted)
     tokens_nL = torch.full((n, longest), -1)
@@ -276,10 +279,12 @@ def _collect(rows: list[_Row], wanted: list[Template], run: _Run, checkpoint: Ch
     nfe_n = torch.tensor([row.nfe for row in rows])
     codec = checkpoint.tokenizer
     text = [codec.decode(row.tokens) for row in rows] if codec else []
-    return Samples(tokens_nL, given_nL, log_q_nL, nfe_n, text, _record(rows, nfe_n, run, checkpoint))
+    return Samples(tokens_nL, given_nL, log_q_nL, nfe_n, text, _record(rows, nfe_n, forwards, run, checkpoint))
 
 
-def _record(rows: list[_Row], nfe_n: Tensor, run: _Run, checkpoint: Checkpoint) -> dict[str, Any]:
+def _record(
+    rows: list[_Row], nfe_n: Tensor, forwards: int, run: _Run, checkpoint: Checkpoint
+) -> dict[str, Any]:
     """What was really run: the dtype of the draw and the forwards are observed, not repeated from the options."""
     law, remask = run.law, run.remask
     used = sorted({row.dtype for row in rows})
@@ -290,7 +295,7 @@ def _record(rows: list[_Row], nfe_n: Tensor, run: _Run, checkpoint: Checkpoint) 
         grid=run.grid.to_json(),
         steps=run.grid.steps,
         nfe=float(nfe_n.double().mean()),
-        forwards=run.body.forwards,
+        forwards=forwards,  # of batches, over all processes
         remask=None if remask is None else vars(remask),
         temperature=law.temperature,
         top_p=law.top_p,

@@ -84,8 +84,8 @@ def teacher_force(
         rows: views in a forward
         advance: told how many views were done
     """
-    law, law_of_all = law or Law(), torch.ones_like(x_TL, dtype=torch.bool)
-    blank_TL = law_of_all if blank_TL is None else blank_TL
+    law = law or Law()
+    blank_TL = torch.ones_like(x_TL, dtype=torch.bool) if blank_TL is None else blank_TL
     generators = [stream(seed, "reveal", i) for i in (range(len(x_TL)) if indices is None else indices)]
     assigned = plan.assign(blank_TL, grid, schedule, generators)
     if plan.adaptive:
@@ -105,14 +105,15 @@ def _locked(
         text_R, k_R1 = view_R // assigned.steps, (view_R % assigned.steps)[:, None]
         x_RL, step_RL = x_TL[text_R], step_TL[text_R]
         z_RL = torch.where(step_RL < k_R1, x_RL, body.model.mask_id)
-        log_q_RL = score_view(body, z_RL, x_RL, step_RL == k_R1, law, k_R1[:, 0] == assigned.argmax_step)
+        argmax_R = None if assigned.argmax_step is None else k_R1[:, 0] == assigned.argmax_step
+        log_q_RL = score_views(body, z_RL, x_RL, step_RL == k_R1, law, argmax_R)
         log_q_TL.index_add_(0, text_R, log_q_RL)  # 0 outside its step
         if advance:
             advance(len(view_R))
     return Forced(log_q_TL, step_TL)
 
 
-def score_view(
+def score_views(
     body: Body, z_RL: Tensor, x_RL: Tensor, scored_RL: Tensor, law: Law, argmax_R: Tensor | None = None
 ) -> Tensor:
     """log p(x_i | z) at the scored positions, 0 elsewhere: one forward, then the head on those positions in chunks."""
@@ -155,19 +156,25 @@ def _adaptive(
             if not move.reveal_M.numel():
                 continue
             assert move.quota_B is not None
-            flat_M, log_q_M = _choose(body, state.z_BL, x_BL, move.reveal_M, move.quota_B, rule, law)
-            state.z_BL.view(-1)[flat_M] = x_BL.flatten()[flat_M]
-            state.log_q_BL.view(-1)[flat_M] = log_q_M
-            step_BL.view(-1)[flat_M] = move.step
+            chosen = _choose(body, state.z_BL, x_BL, move.reveal_M, move.quota_B, rule, law)
+            state.z_BL.view(-1)[chosen.flat_M] = x_BL.flatten()[chosen.flat_M]
+            state.log_q_BL.view(-1)[chosen.flat_M] = chosen.log_p_M
+            step_BL.view(-1)[chosen.flat_M] = move.step
         log_q_TL[part], step_TL[part] = state.log_q_BL, step_BL
         if advance:
             advance(len(part) * assigned.steps)
     return Forced(log_q_TL, step_TL)
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    flat_M: Tensor
+    log_p_M: Tensor
+
+
 def _choose(
     body: Body, z_BL: Tensor, x_BL: Tensor, candidate_M: Tensor, quota_B: Tensor, rule: Confidence, law: Law
-) -> tuple[Tensor, Tensor]:
+) -> _Chosen:
     """The candidates that an adaptive plan reveals, and log p of the text there."""
     L, mask_id = x_BL.shape[1], body.model.mask_id
     rows_R, row_M = torch.unique(candidate_M // L, return_inverse=True)
@@ -181,4 +188,4 @@ def _choose(
     surety_M, log_p_M = (torch.cat(column) for column in zip(*parts, strict=True))
     passing_M = None if rule.threshold is None else rule.passes(surety_M)
     keep_M = keep_surest(surety_M, candidate_M // L, quota_B, passing_M)
-    return candidate_M[keep_M], log_p_M[keep_M]
+    return _Chosen(candidate_M[keep_M], log_p_M[keep_M])

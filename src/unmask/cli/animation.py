@@ -1,0 +1,230 @@
+"""`--gif` and `--html`: one sample's way from blank to text, saved as an animation.
+
+The end is known when it is saved, so every token has its place from the start and hidden ones are blocks of their own
+width: the text appears, it does not move. Only a token that remasking takes back may have had another width.
+Refuses to know how tokens are drawn.
+
+Shapes: T frames, the first before any step; L positions.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.errors import UserError
+from unmask.base.files import write_bytes, write_text
+from unmask.cli.animation_page import PAGE
+from unmask.cli.watch import token_texts
+from unmask.sampling.infill import TextCodec
+from unmask.sampling.samples import StepView
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageFont import FreeTypeFont
+
+
+@dataclass(frozen=True)
+class Film:
+    """What is shown: the text of every token in every frame, None where it is hidden."""
+
+    texts_TL: list[list[str | None]]
+    final_L: list[str]
+    given_L: list[bool]
+    caption: str
+
+    def is_new(self, frame: int, before: int, i: int) -> bool:
+        now = self.texts_TL[frame][i]
+        return now is not None and now != self.texts_TL[before][i]
+
+
+class Camera:
+    """A callback for `sample` that keeps every step of its first sample."""
+
+    def __init__(self) -> None:
+        self._ids_TL: list[list[int]] = []
+        self._given_L: list[bool] = []
+        self._mask_id = -1
+
+    def __call__(self, view: StepView) -> None:
+        if 0 not in view.indices:
+            return
+        row = view.indices.index(0)
+        if not self._ids_TL:
+            self._given_L, self._mask_id = view.given_BL[row].tolist(), view.mask_id
+            self._ids_TL.append(view.tokens_BL[row].masked_fill(~view.given_BL[row], view.mask_id).tolist())
+        self._ids_TL.append(view.tokens_BL[row].tolist())
+
+    def film(self, codec: TextCodec | None, caption: str) -> Film:
+        """What was seen, decoded."""
+        assert self._ids_TL, "nothing was sampled under this camera"
+        final_ids = self._ids_TL[-1]
+        final_L = token_texts(final_ids, codec)
+
+        def text(i: int, token: int) -> str | None:
+            if token == self._mask_id:
+                return None
+            return final_L[i] if token == final_ids[i] else token_texts([token], codec)[0]
+
+        texts_TL = [[text(i, token) for i, token in enumerate(ids_L)] for ids_L in self._ids_TL]
+        return Film(texts_TL, final_L, self._given_L, caption)
+
+
+def check_name(path: Path | None, suffix: str) -> None:
+    """Refuse a misleading name before any work is done."""
+    if path is not None and path.suffix.lower() != suffix:
+        raise UserError(f"--{suffix[1:]} writes a {suffix} file: {str(path)!r} must end in {suffix}")
+
+
+# --- html -------------------------------------------------------------------------------------------------------------
+
+
+def save_html(film: Film, path: Path) -> None:
+    """A page that needs nothing else: the tokens, and for each of them the steps at which it changes."""
+    changes_L: list[list[list[Any]]] = [[] for _ in film.final_L]
+    for step, texts_L in enumerate(film.texts_TL):
+        for i, text in enumerate(texts_L):
+            if step == 0 or text != film.texts_TL[step - 1][i]:
+                changes_L[i].append([step, text])
+    content = {"final": film.final_L, "given": film.given_L, "changes": changes_L, "steps": len(film.texts_TL) - 1}
+    # inside <script> only "<" could end the block; as a JSON escape it stays the same text
+    data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    filled = {"CAPTION": _escape(film.caption), "TEXT": _escape("".join(film.final_L)), "DATA": data}
+    write_text(path, re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found.group(1)], PAGE))
+
+
+def _escape(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+# --- gif --------------------------------------------------------------------------------------------------------------
+
+FINE = 2  # drawn so many times larger and scaled down: smooth letters and corners
+WIDTH, MARGIN, SIZE, LINE, SMALL = 880, 44, 21, 34, 15  # pixels of the finished picture
+PAPER, INK, FAINT, BLANK = "#fbfaf6", "#22252a", "#8a8b86", "#e4e2da"
+FRESH, GIVEN, BAR = "#ffdf80", "#1a5fb4", "#e0a100"
+MOST_FRAMES = 160
+FIRST, LAST = 900, 4000  # milliseconds; the frames between share SPAN
+SPAN, SHORTEST, LONGEST = 7000, 50, 500
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a token's text at its place."""
+
+    token: int
+    text: str
+    x: float
+    line: int
+    width: float
+
+
+def lay_out(texts_L: list[str], width: float, measure: Callable[[str], float]) -> list[Piece]:
+    """Words from left to right, broken at spaces and newlines, and inside a word only if it is wider than a line."""
+    pieces: list[Piece] = []
+    x, line = 0.0, 0
+    for word in _words(texts_L):
+        if word[0][1].isspace():
+            for _, space in word:
+                if "\n" in space:
+                    x, line = 0.0, line + space.count("\n")
+                elif x > 0:
+                    x += measure(" ") * len(space)
+            continue
+        sizes = [measure(text) for _, text in word]
+        if x > 0 and x + sum(sizes) > width:
+            x, line = 0.0, line + 1
+        for (token, text), size in zip(word, sizes, strict=True):
+            parts = [(text, size)] if size <= width else [(letter, measure(letter)) for letter in text]
+            for part, part_size in parts:
+                if x > 0 and x + part_size > width:
+                    x, line = 0.0, line + 1
+                pieces.append(Piece(token, part, x, line, part_size))
+                x += part_size
+    return pieces
+
+
+def _words(texts_L: list[str]) -> Iterator[list[tuple[int, str]]]:
+    """Runs of (token, text) that belong together: all of a word, or all of a space."""
+    word: list[tuple[int, str]] = []
+    for token, text in enumerate(texts_L):
+        for part in re.findall(r"\n|[^\S\n]+|\S+", text):
+            if word and (part.isspace() or word[-1][1].isspace()):
+                yield word
+                word = []
+            word.append((token, part))
+    if word:
+        yield word
+
+
+class _Painter:
+    """Draws frames; all of them have one size."""
+
+    def __init__(self, film: Film) -> None:
+        self.film = film
+        self.font, self.small = _font(SIZE * FINE), _font(SMALL * FINE)
+        width = (WIDTH - 2 * MARGIN) * FINE
+        self.pieces_T: list[list[Piece]] = []
+        for texts_L in film.texts_TL:
+            full_L = [final if text is None else text for text, final in zip(texts_L, film.final_L, strict=True)]
+            self.pieces_T.append(lay_out(full_L, width, self.font.getlength))
+        lines = 1 + max((piece.line for pieces in self.pieces_T for piece in pieces), default=0)
+        self.size = WIDTH * FINE, (2 * MARGIN + lines * LINE + 2 * SMALL) * FINE
+
+    def paint(self, frame: int, before: int) -> Image:
+        """One frame; tokens that were not there in the frame `before` are highlighted."""
+        from PIL import Image, ImageDraw
+
+        film, steps = self.film, len(self.film.texts_TL) - 1
+        image = Image.new("RGB", self.size, PAPER)
+        draw = ImageDraw.Draw(image)
+        for piece in self.pieces_T[frame]:
+            i = piece.token
+            left, top = MARGIN * FINE + piece.x, (MARGIN + piece.line * LINE) * FINE
+            box = left + FINE, top, left + piece.width - FINE, top + (LINE - 6) * FINE
+            is_hidden, is_new = film.texts_TL[frame][i] is None, film.is_new(frame, before, i)
+            if (is_hidden or is_new) and box[0] < box[2]:
+                draw.rounded_rectangle(box, radius=4 * FINE, fill=BLANK if is_hidden else FRESH)
+            if not is_hidden:
+                middle = top + (LINE - 6) * FINE / 2
+                draw.text((left, middle), piece.text, GIVEN if film.given_L[i] else INK, self.font, anchor="lm")
+        width, height = self.size
+        foot = height - MARGIN * FINE
+        draw.text((MARGIN * FINE, foot), f"step {frame} of {steps}", INK, self.small, anchor="lm")
+        draw.text((width - MARGIN * FINE, foot), film.caption, FAINT, self.small, anchor="rm")
+        draw.rectangle((0, height - 5 * FINE, width * frame / max(1, steps), height), fill=BAR)
+        return image.resize((width // FINE, height // FINE), Image.Resampling.BOX)
+
+
+def _font(size: int) -> FreeTypeFont:
+    from matplotlib import get_data_path
+    from PIL import ImageFont
+
+    return ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), size)
+
+
+def save_gif(film: Film, path: Path) -> None:
+    """The frames in one palette. Very many steps are thinned out: a frame then shows several steps' tokens as new."""
+    from PIL import Image
+
+    steps = len(film.texts_TL) - 1
+    kept = sorted({round(k * steps / min(steps, MOST_FRAMES)) for k in range(min(steps, MOST_FRAMES) + 1)})
+    painter = _Painter(film)
+    images = [painter.paint(frame, kept[max(0, k - 1)]) for k, frame in enumerate(kept)]
+    images.append(painter.paint(steps, steps))  # at rest, nothing new
+    telling = [images[0], images[len(images) // 2], images[-2], images[-1]]
+    sheet = Image.new("RGB", (images[0].width, sum(image.height for image in telling)))
+    for k, image in enumerate(telling):
+        sheet.paste(image, (0, k * image.height))
+    palette = sheet.quantize(64)
+    small = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    between = max(SHORTEST, min(LONGEST, SPAN // len(kept)))
+    durations = [FIRST, *[between] * (len(kept) - 2), 2 * between, LAST]
+    buffer = io.BytesIO()
+    small[0].save(buffer, "GIF", save_all=True, append_images=small[1:], duration=durations, loop=0, optimize=False)
+    write_bytes(path, buffer.getvalue())

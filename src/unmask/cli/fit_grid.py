@@ -1,0 +1,170 @@
+"""`unmask fit-grid`: the best step grid of a reveal plan for a model, found on held-out text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from unmask.checkpoint.io import Checkpoint
+    from unmask.sampling.fit_grid import FittedGrid, Worth
+
+_WIDTH = 64  # characters of a grid's picture
+
+
+def fit_grid(
+    *,
+    model: str,
+    data: list[Path],
+    out: Path,
+    steps: int = 8,
+    reveal: str = "golden",
+    texts: int = 64,
+    split: Literal["validation", "test"] = "validation",
+    wrap: bool = False,
+    levels: int | None = None,
+    seed: int = 0,
+    batch: int | None = None,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    overwrite: bool = False,
+    json: bool = False,
+) -> None:
+    """Find the best grid of N steps for a model and a locked plan, and say what it is worth.
+
+    Fits on the first half of the texts by dynamic programming, compares with the grids `rank` and `cosine` on the
+    second half, and writes a file for `unmask sample --grid FILE`.
+
+    Args:
+        model: a checkpoint's folder or name
+        data: folders made by `unmask prepare`, with the model's tokenizer
+        out: the .json file to write
+        steps: N, the number of steps
+        reveal: the plan that says which positions are revealed together
+        texts: how many held-out texts to take, evenly spaced
+        split: which held-out part of the data
+        wrap: texts as MDLM makes them: BOS, length - 2 tokens, EOS
+        levels: places where a step may end (default: 4 for each step, at least 32); the work grows with them
+        seed: names the draws of the plan
+        batch: texts in a forward
+        device: where to run
+        overwrite: replace a file that is already there
+        json: print what was written instead of a table
+    """
+    from unmask.base.files import write_json
+    from unmask.checkpoint.io import load
+    from unmask.parallel.ranks import is_first
+    from unmask.sampling import fit_grid as library
+
+    _check_target(out, overwrite)
+    checkpoint = load(model)
+    held_out_TL = _held_out(checkpoint, model, data, texts, split, wrap)
+    facts = {"data": [str(folder) for folder in data], "split": split, "wrap": wrap}
+    with _Bar(shown=is_first() and sys.stderr.isatty()) as bar:
+        fitted = library.fit_grid(
+            checkpoint, held_out_TL, steps, reveal=reveal, levels=levels, seed=seed, batch=batch, device=device,
+            progress=bar, facts=facts,
+        )  # fmt: skip
+    if not is_first():
+        return
+    write_json(out, fitted.to_json())
+    if json:
+        from json import dumps
+
+        print(dumps(fitted.to_json(), indent=2))
+    else:
+        _print_table(fitted, out)
+
+
+def _check_target(out: Path, overwrite: bool) -> None:
+    """Before the work, not after it."""
+    from unmask.base.errors import UserError, os_errors
+
+    if out.suffix != ".json":
+        raise UserError(f"--out is a .json file, which `unmask sample --grid` knows by its ending, not {out}")
+    with os_errors("write", out):
+        if out.exists() and not overwrite:
+            raise UserError(f"{out} exists: name another file, or say --overwrite")
+
+
+def _held_out(checkpoint: Checkpoint, name: str, data: list[Path], texts: int, split: str, wrap: bool) -> Tensor:
+    """Blocks of the model's length, evenly spaced over the held-out text."""
+    from unmask.base.errors import UserError
+    from unmask.data.loader import Loader
+    from unmask.data.shards import ShardSet, check_tokenizer
+    from unmask.sampling.fit_grid import LEAST_TEXTS
+
+    if texts < LEAST_TEXTS:
+        raise UserError(f"--texts must be at least {LEAST_TEXTS}: half to fit on, half to measure on")
+    corpora = [ShardSet.open(folder) for folder in data]
+    for corpus in corpora:
+        if checkpoint.tokenizer is not None:
+            check_tokenizer(corpus, checkpoint.tokenizer, owner=name)
+    loader = Loader(corpora, checkpoint.model.length, split=split, wrap=wrap)
+    if loader.tokenizer.size >= checkpoint.model.vocab_size:
+        raise UserError(f"the data has {loader.tokenizer.size} tokens, {name} only {checkpoint.model.vocab_size - 1}")
+    if loader.blocks < LEAST_TEXTS:
+        raise UserError(f"the {split} split has {loader.blocks} texts of {loader.length} tokens, and fitting needs "
+                        f"{LEAST_TEXTS}: prepare more text, or hold out more of it")  # fmt: skip
+    (batch,) = loader.eval_batches(texts, texts)
+    return batch.tokens_BL
+
+
+class _Bar:
+    """Progress on standard error; a callback of the library."""
+
+    def __init__(self, shown: bool) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._progress = Progress(console=Console(stderr=True), transient=True, disable=not shown)
+        self._task = self._progress.add_task("views", total=None)
+
+    def __call__(self, done: int, total: int) -> None:
+        self._progress.update(self._task, completed=done, total=total)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+
+def _print_table(fitted: FittedGrid, out: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{fitted.plan}, {fitted.grid.steps} steps, on the {fitted.record['texts']['measured_on']} texts that the "
+        "grid was not fitted on",
+        caption="nats per token ± standard error over texts; the difference is paired",
+    )
+    for name in ("grid", "NELBO", "fitted - this", "NFE"):
+        table.add_column(name, justify="left" if name == "grid" else "right")
+    for name, worth in fitted.worth.items():
+        gain = worth.fitted_minus_this
+        table.add_row(
+            name,
+            f"{worth.nelbo.nats:.4f} ± {worth.nelbo.stderr:.4f}",
+            "" if name == "fitted" else f"{gain.nats:+.4f} ± {gain.stderr:.4f}",
+            f"{worth.nfe:.1f}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("one stripe a step, as wide as its share of the tokens:")
+    for name, worth in fitted.worth.items():
+        console.print(f"  {name:<7} {picture(worth)}")
+    console.print(f"tokens a step: {' '.join(f'{count:.0f}' for count in fitted.worth['fitted'].tokens_a_step)}")
+    console.print(f"{out}: use it with --reveal {fitted.plan} --grid {out}", soft_wrap=True)
+
+
+def picture(worth: Worth) -> str:
+    """A strip from the first token revealed to the last, one stripe a step."""
+    total, before, strip = sum(worth.tokens_a_step), 0.0, ""
+    for step, tokens in enumerate(worth.tokens_a_step):
+        before += tokens
+        strip += "█░"[step % 2] * (round(before / total * _WIDTH) - len(strip))
+    return strip

@@ -1,0 +1,309 @@
+"""`unmask sample`: write text, watch it appear, save that as an animation.
+
+Text goes to stdout and one line about the run to stderr, so that `unmask sample > story.txt` holds only text.
+
+`--json` prints JSON lines. The first is the run: {"kind": "run", ...} with everything that was really used (versions,
+device, model, reveal, grid, NFE, dtype of the draw, seed). Then one line a sample, in order:
+    kind     "sample"
+    index    its number, from 0: with the same seed, sample i is the same whatever n, batch or number of processes
+    text     null if the model has no tokenizer
+    tokens   token ids
+    given    true for each token that was given (prompt, suffix, fixed words)
+    nfe      forwards this sample took part in
+    log_q    log-probability of all drawn tokens, in nats, each under the law it was drawn from
+    token_log_q   the same for each token, 0 where given
+Both log_q are null under legacy_fp32, whose race has no law to record.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from unmask.base.errors import UserError
+
+if TYPE_CHECKING:
+    from unmask.checkpoint.io import Checkpoint
+    from unmask.sampling.grids import Grid
+    from unmask.sampling.reveal import RevealPlan
+    from unmask.sampling.samples import Samples, StepView
+
+DEFAULT = "pocket"
+STEPS = 32
+
+
+def sample(
+    pattern: str | None = None,
+    /,
+    *,
+    model: str = DEFAULT,
+    n: int | None = None,
+    steps: int | None = None,
+    length: list[int] | None = None,
+    prompt: list[str] | None = None,
+    suffix: list[str] | None = None,
+    reveal: str = "golden",
+    block_size: int | None = None,
+    threshold: float | None = None,
+    grid: list[str] | None = None,
+    remask: Literal["cap", "rescale", "confidence"] | None = None,
+    eta: float | None = None,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int | None = None,
+    dtype: Literal["float64", "fp32", "legacy_fp32"] = "float64",
+    seed: int = 0,
+    batch: int | None = None,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    precision: Literal["auto", "bf16", "fp32"] = "auto",
+    compile: bool = False,
+    weights: Literal["ema", "raw"] = "ema",
+    out: Path | None = None,
+    json: bool = False,
+    watch: bool = False,
+    gif: Path | None = None,
+    html: Path | None = None,
+) -> None:
+    """Write text, from nothing, from a prompt, or around words that stand: unmask sample "Once upon a ____ there ____"
+
+    Many processes: `torchrun --nproc_per_node 8 -m unmask sample ...`; the samples are the same.
+
+    Args:
+        pattern: text with blanks to fill: one underscore a token, at least three together
+        model: a bundled model's name, a folder, a file or a hub name
+        n: how many samples (default: one for each prompt)
+        steps: steps of the sampler (default: 32)
+        length: tokens in a sample, one value or one for each sample (default: the model's)
+        prompt: text to begin with, one or one for each sample
+        suffix: text to end with, one or one for each sample
+        reveal: which positions a step reveals: iid, permutation, golden, van_der_corput, stride, dilated,
+            left_to_right, confidence, entropy or blocks
+        block_size: positions in a block of --reveal blocks (default: 32)
+        threshold: with --reveal confidence or blocks the probability, with entropy the nats, at which a position is
+            sure enough to be revealed; this sets the number of steps
+        grid: how far each step goes: rank, uniform, cosine, mdlm, a list of times between 1 and 0, or the .json of
+            `unmask fit-grid` (default: rank)
+        remask: let early mistakes be mended, by this rule of ReMDM; needs --reveal iid and a grid of times
+        eta: how much is masked again (default: the rule's usual value)
+        temperature: below 1 the likelier tokens gain
+        top_p: draw from the fewest likeliest tokens that have this probability together
+        top_k: draw from this many likeliest tokens
+        dtype: of the draw; legacy_fp32 is the published algorithm with its bias, for --reveal iid --grid mdlm
+        seed: names the noise
+        batch: samples at a time (default: 32 on a GPU, else 8); changes the speed, not the samples
+        device: where to run
+        precision: of the network (default: bf16 on CUDA, else fp32)
+        compile: compile the network: pays for many samples on a GPU
+        weights: the averaged weights or the raw ones, where the checkpoint has both
+        out: write to this file instead of stdout
+        json: print JSON lines: the run, then one line a sample
+        watch: show the text appear, step by step
+        gif: save how the first sample appeared as a .gif
+        html: the same as a page to play in a browser
+    """
+    from unmask.cli.animation import check_name
+    from unmask.parallel.ranks import is_first
+    from unmask.sampling import sample as library
+
+    check_name(gif, ".gif")
+    check_name(html, ".html")
+    plan, times = choose_reveal(reveal, block_size, threshold), _choose_grid(grid, steps, threshold)
+    checkpoint = _load(model, weights)
+    count = n or max((len(values) for values in (prompt, suffix, length) if values), default=1)
+    with _Audience(checkpoint, watch and is_first(), bool(gif or html) and is_first()) as audience:
+        samples = library.sample(
+            checkpoint, count if n is None else n, times.steps, reveal=plan, grid=times,
+            remask=_choose_remask(remask, eta), length=_one_or_each(length), prompt=_one_or_each(prompt),
+            suffix=_one_or_each(suffix), infill=pattern, temperature=temperature, top_p=top_p, top_k=top_k, dtype=dtype,
+            seed=seed, batch=batch, device=device, precision=precision, compile=compile, callback=audience.callback,
+        )  # fmt: skip
+    if is_first():
+        _write(samples, out, json)
+        audience.save(samples, Path(model).name, gif, html)
+        print(_summary(samples, audience.seconds), file=sys.stderr)
+
+
+def _load(model: str, weights: Literal["ema", "raw"]) -> Checkpoint:
+    from unmask.checkpoint.io import load
+    from unmask.checkpoint.locate import bundled
+
+    if model == DEFAULT and not Path(model).exists() and model not in bundled():
+        raise UserError(f"no model {DEFAULT!r} comes with this installation: say with --model which folder, file or "
+                        "hub name to use")  # fmt: skip
+    return load(model, weights=weights)
+
+
+def choose_reveal(reveal: str, block_size: int | None, threshold: float | None) -> RevealPlan:
+    """The plan of a name, with its own settings."""
+    from unmask.sampling.reveal import Blocks, Confidence, make_reveal
+
+    plan = make_reveal(reveal)
+    if block_size is not None:
+        if not isinstance(plan, Blocks):
+            raise UserError(f"--block_size is for --reveal blocks, not {reveal}")
+        plan = replace(plan, size=block_size)
+    if threshold is None:
+        return plan
+    if isinstance(plan, Blocks):
+        return replace(plan, inner=Confidence(threshold=threshold))
+    if isinstance(plan, Confidence):
+        return replace(plan, threshold=threshold)
+    raise UserError(f"--threshold is for --reveal confidence, entropy or blocks, not {reveal}")
+
+
+def _choose_grid(grid: list[str] | None, steps: int | None, threshold: float | None) -> Grid:
+    """A name, a file, or times; what knows its own number of steps takes no other."""
+    from unmask.sampling.grids import make_grid
+
+    if threshold is not None and (grid is not None or steps is not None):
+        raise UserError("--threshold decides by itself how many steps there are: leave out --steps and --grid")
+    chosen: str | list[float] = _times(grid) if grid else "rank"
+    made = make_grid(chosen, STEPS if steps is None else steps)
+    if steps is not None and made.steps != steps:
+        raise UserError(f"this grid has {made.steps} steps, --steps says {steps}: leave out --steps")
+    return made
+
+
+def _times(words: list[str]) -> str | list[float]:
+    try:
+        return [float(word) for word in words]
+    except ValueError:
+        if len(words) == 1:
+            return words[0]
+        raise UserError(f"--grid takes one name, one .json file, or times such as 0.8 0.5 0.2, not "
+                        f"{' '.join(words)!r}") from None  # fmt: skip
+
+
+def _choose_remask(rule: Literal["cap", "rescale", "confidence"] | None, eta: float | None) -> Any:
+    from unmask.sampling.remask import Remask
+
+    if rule is None and eta is not None:
+        raise UserError("--eta belongs to --remask: say which rule, cap, rescale or confidence")
+    return None if rule is None else Remask(rule, eta)
+
+
+def _one_or_each(values: list[Any] | None) -> Any:
+    """A single value is for every sample."""
+    return values[0] if values and len(values) == 1 else values
+
+
+class _Audience:
+    """Everybody who looks on while samples are made, and how long it took without them."""
+
+    def __init__(self, checkpoint: Checkpoint, watch: bool, film: bool) -> None:
+        from unmask.cli.animation import Camera
+        from unmask.cli.watch import Watch
+
+        self.codec = checkpoint.tokenizer
+        self.camera = Camera() if film else None
+        self.watch = Watch(self.codec) if watch else None
+        self.seconds = 0.0
+        self._stack = ExitStack()
+
+    @property
+    def callback(self) -> Callable[[StepView], None] | None:
+        return self._show if self.camera or self.watch else None
+
+    def _show(self, view: StepView) -> None:
+        began = time.perf_counter()
+        for onlooker in (self.camera, self.watch):
+            if onlooker is not None:
+                onlooker(view)
+        self.seconds -= time.perf_counter() - began
+
+    def __enter__(self) -> _Audience:
+        if self.watch:
+            self._stack.enter_context(self.watch)
+        self.seconds -= time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter()
+        self._stack.close()
+
+    def save(self, samples: Samples, model: str, gif: Path | None, html: Path | None) -> None:
+        """The animations that were asked for."""
+        from unmask.cli.animation import save_gif, save_html
+
+        if self.camera is None:
+            return
+        film = self.camera.film(self.codec, f"{model} · {samples.record['reveal']} · {samples.nfe[0]} forwards")
+        if gif is not None:
+            save_gif(film, gif)
+        if html is not None:
+            save_html(film, html)
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+def _write(samples: Samples, out: Path | None, json: bool) -> None:
+    lines = json_lines(samples) if json else plain_lines(samples, is_terminal=out is None and sys.stdout.isatty())
+    if out is None:
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+    else:
+        from unmask.base.files import write_text
+
+        write_text(out, "".join(f"{line}\n" for line in lines))
+
+
+def json_lines(samples: Samples) -> Iterator[str]:
+    """The run, then the samples; see the top of this file."""
+    from json import dumps
+
+    yield dumps({"kind": "run", **samples.record}, ensure_ascii=False, allow_nan=False)
+    for index in range(len(samples)):
+        is_real = samples.tokens[index] >= 0  # shorter samples are padded
+        log_q = samples.log_q[index][is_real]
+        has_law = not bool(log_q.isnan().any())
+        yield dumps({
+            "kind": "sample",
+            "index": index,
+            "text": samples.text[index] if samples.text else None,
+            "tokens": samples.tokens[index][is_real].tolist(),
+            "given": samples.given[index][is_real].tolist(),
+            "nfe": int(samples.nfe[index]),
+            "log_q": float(log_q.sum()) if has_law else None,
+            "token_log_q": log_q.tolist() if has_law else None,
+        }, ensure_ascii=False, allow_nan=False)  # fmt: skip
+
+
+def plain_lines(samples: Samples, is_terminal: bool) -> Iterator[str]:
+    """The texts, a rule above each if there are several."""
+    from unmask.cli.watch import legible
+
+    n = len(samples)
+    for index in range(n):
+        if n > 1:
+            rule = f"── {index + 1} of {n} · {samples.nfe[index]} forwards{_nats(samples, [index])} "
+            rule = f"{rule:─<72}"
+            yield f"\x1b[2m{rule}\x1b[0m" if is_terminal else rule
+        if samples.text:
+            yield legible(samples.text[index]) if is_terminal else samples.text[index]
+        else:
+            yield " ".join(str(token) for token in samples.tokens[index].tolist() if token >= 0)
+        if index < n - 1:
+            yield ""
+
+
+def _nats(samples: Samples, rows: Sequence[int]) -> str:
+    drawn = ~samples.given[rows]
+    per_token = -float(samples.log_q[rows][drawn].mean())
+    return "" if per_token != per_token else f" · {per_token:.3f} nats/token"
+
+
+def _summary(samples: Samples, seconds: float) -> str:
+    """One line about the run."""
+    n, drawn, record = len(samples), int((~samples.given).sum()), samples.record
+    many = f"{n} texts, " if n > 1 else ""
+    return (
+        f"{many}{drawn:,} tokens in {seconds:.2f} s ({drawn / seconds:,.0f} tokens/s) · {record['nfe']:.4g} forwards"
+        f"{_nats(samples, range(n))} · {record['reveal']}, drawn in {record['dtype']} · {record['device']}"
+    )

@@ -1,0 +1,92 @@
+"""A verb's signature is its command line: lists, switches, recipes, and one line for every mistake."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+
+from unmask.base.errors import UserError
+from unmask.cli.main import main
+from unmask.cli.parser import CommandLine
+
+
+@dataclass
+class Engine:
+    """How it runs.
+
+    Args:
+        power: in horses
+    """
+
+    power: int = 3
+    fuel: str | None = None
+
+
+def verb(
+    text: str = "none", /, *, gamma: list[float], kind: Literal["slow", "fast"] = "slow", json: bool = False,
+    from_: Path | None = None, engine: Engine,
+) -> dict[str, Any]:  # fmt: skip
+    """Do it.
+
+    Args:
+        gamma: several numbers
+    """
+    return {"text": text, "gamma": gamma, "kind": kind, "json": json, "from": from_, "engine": engine}
+
+
+def call(*words: str) -> dict[str, Any]:
+    return CommandLine(verb, "verb").call(list(words))
+
+
+def test_types_lists_switches_and_spread_out_dataclasses() -> None:
+    got = call("hello", "--gamma", "0.1", "5e-1", "--kind", "fast", "--json", "--from", "a/b", "--power", "1e2")
+    assert got == {
+        "text": "hello", "gamma": [0.1, 0.5], "kind": "fast", "json": True, "from": Path("a/b"), "engine": Engine(100),
+    }  # fmt: skip
+    assert call("--gamma", "1")["engine"] == Engine()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gama", "1"], "unknown option --gama: did you mean --gamma?"),
+        (["--gamma", "x"], "--gamma takes a number, not 'x'"),
+        (["--gamma", "1", "--kind", "fst"], "did you mean 'fast'"),
+        (["--gamma", "1", "--power", "1.5"], "--power takes a whole number"),
+        ([], "--gamma must be given"),
+        (["--gamma", "1", "--config", "nowhere"], "no recipe 'nowhere'"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said.replace("?", r"\?")) as caught:
+        call(*words)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_gives_values_and_options_override_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("gamma: [0.25]\npower: 7\nfrom: here\n")
+    assert call("--config", str(recipe))["engine"] == Engine(7)
+    assert call("--config", str(recipe), "--power", "8")["engine"] == Engine(8)
+    call("--config", str(recipe), "--kind", "fast", "--print_config")
+    shown = yaml.safe_load(capsys.readouterr().out)
+    assert shown["gamma"] == [0.25]
+    assert (shown["power"], shown["kind"], shown["from"]) == (7, "fast", "here")
+    recipe.write_text(yaml.safe_dump(shown))
+    assert call("--config", str(recipe))["kind"] == "fast"  # what is printed can be read back
+    recipe.write_text("powr: 7\n")
+    with pytest.raises(UserError, match="unknown key 'powr': did you mean 'power'"):
+        call("--config", str(recipe), "--gamma", "1")
+
+
+def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert main(["trian"]) == 2
+    assert capsys.readouterr().err == (
+        "unmask: unknown verb 'trian': did you mean 'train'? "
+        "allowed: bench, convert, demo, duality, fit-grid, prepare, sample, train\n"
+    )
+    assert main(["duality", "--sttes", "3"]) == 2
+    assert capsys.readouterr().err == "unmask: unknown option --sttes: did you mean --states?\n"

@@ -1,0 +1,121 @@
+"""`unmask prepare` at the command line: what it prints, and one line with exit 2 for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from unmask.cli.main import main
+from unmask.data.shards import ShardSet
+
+TEXT = "\n<|endoftext|>\n".join(f"Call me Ishmael, number {i}. " * 20 for i in range(20))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    return tmp_path / "text.txt"
+
+
+def test_it_says_what_it_made_and_does_nothing_the_second_time(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["prepare", str(text), "--out", str(tmp_path / "out"), "--vocab_size", "300"]
+    assert main(command) == 0
+    first = capsys.readouterr()
+    assert "is ready" in first.out
+    assert "encoding" in first.err
+    shards = ShardSet.open(tmp_path / "out")
+    assert f"{shards.count('train'):,}" in first.out
+    assert main(command) == 0
+    assert "was prepared already, nothing to do" in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == shards.index
+
+
+def test_the_sample_needs_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "sample", "--out", str(tmp_path / "out"), "--tokenizer", "gpt2", "--json"]) == 0
+    splits = json.loads(capsys.readouterr().out)["splits"]
+    assert [splits[split]["documents"] for split in ("train", "test", "validation")] == [15, 1, 1]
+    start = ShardSet.open(tmp_path / "out").tokens("validation")[:40]
+    assert "THE TWO POETS" in ShardSet.open(tmp_path / "out").tokenizer().decode(start)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.txt"], "cannot read nowhere.txt: it does not exist; check the path"),
+        (["empty.txt"], "no text in empty.txt: a corpus needs at least one document that is not empty"),
+        (["blank.txt"], "no text in blank.txt"),
+        (["hollow"], "no text in the folder hollow: files are taken that end in .txt, .jsonl, .xz, .gz, .zst"),
+        (["latin.txt"], "latin.txt is not UTF-8 text (byte 0xe9 at offset 3): convert it, or give --errors replace"),
+        (["text.txt", "--tokenizer", "gtp2"], "no tokenizer 'gtp2': did you mean 'gpt2'?"),
+        (["text.txt", "--tokenizer", "gpt2", "--vocab_size", "300"], "exclude each other"),
+        (["text.txt", "--vocab_size", "100"], "a tokenizer of 100 tokens is too small"),
+        (["text.txt", "--validation", "1.5"], "--validation 1.5 is not a fraction"),
+        (["text.txt", "--validation", "0.5", "--test", "0.5"], "leave nothing to train on"),
+        (["text.txt", "--shard_tokens", "0"], "--shard_tokens 0 is too small"),
+        (["text.txt", "--separator", " "], "--separator ' ' does not do"),
+        (["text.txt", "--vocabsize", "300"], "unknown option --vocabsize: did you mean --vocab_size?"),
+        (["text.txt", "--errors", "ignore"], "--errors 'ignore' is not a choice"),
+        (["-", "-"], "standard input can be read only once"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+    arguments: list[str], message: str, text: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "blank.txt").write_text("\n \n<|endoftext|>\n\n")
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    (tmp_path / "hollow").mkdir()
+    assert main(["prepare", *arguments, "--out", "out"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1].startswith("unmask: ")
+    assert message in lines[-1]
+    assert not [line for line in lines[:-1] if "counting" not in line], "only a progress bar may stand before the line"
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_permission() -> None:
+    """As root, which may do anything, the command is run as nobody."""
+    script = (
+        "import os, sys\nfrom unmask.cli.main import main\n"
+        "here = sys.argv[1]\n"
+        "good = ['--vocab_size', '300']\n"
+        "assert main(['prepare', f'{here}/text.txt', '--out', f'{here}/first', *good]) == 0\n"  # loads every module
+        "if os.getuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "codes = [main(['prepare', f'{here}/{source}', '--out', f'{here}/{out}', *good])\n"
+        "         for source, out in (('secret.txt', 'o1'), ('text.txt', 'closed/o2'), ('text.txt', 'shut'), ('cave', 'o3'))]\n"
+        "sys.exit(0 if codes == [2, 2, 2, 2] else 1)\n"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        here = Path(name)
+        here.chmod(0o755)
+        (here / "text.txt").write_text(TEXT, encoding="utf-8")
+        (here / "secret.txt").write_text(TEXT, encoding="utf-8")
+        (here / "secret.txt").chmod(0)
+        for folder in ("closed", "shut", "cave"):
+            (here / folder).mkdir()
+            (here / folder).chmod(0o500 if folder != "cave" else 0)
+        try:
+            done = subprocess.run([sys.executable, "-c", script, name], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            errors = [line for line in done.stderr.splitlines() if line.startswith("unmask: ")]
+            assert [error.split(": ")[1] for error in errors] == [
+                f"cannot read {name}/secret.txt", f"cannot write {name}/closed/o2",
+                f"cannot write {name}/shut/plan.json" if os.getuid() else f"cannot write {name}/shut",
+                f"cannot read {name}/cave",
+            ]
+            assert all("permission denied" in error for error in errors)
+            assert not any((here / folder).exists() for folder in ("o1", "closed/o2", "shut/plan.json", "o3"))
+        finally:
+            for folder in ("closed", "shut", "cave"):
+                (here / folder).chmod(0o700)
