@@ -14,7 +14,7 @@ import pytest
 from unmask.data.shards import ShardSet
 from unmask.data.tokenizer import Tokenizer
 
-WORDS = ["the", "a", "of", "ship", "sea", "whale", "said", "Ahab,", "I'll", "'tis", "naïve", "1851", "(--", "", "\tx\n\n"]
+WORDS = ["the", "a", "of", "ship", "sea", "whale", "said", "Ahab,", "I'll", "'tis", "naïve", "1851", "(", "", "\tx\n"]
 
 
 def _prose(seed: int, words: int) -> str:
@@ -36,7 +36,7 @@ def small() -> Tokenizer:
 
 @pytest.fixture
 def shard_set(tmp_path: Path, small: Tokenizer) -> Callable[..., ShardSet]:
-    """Writes a prepared folder by hand, from arrays of token ids: the format as docs/formats.md tells it."""
+    """Writes a prepared folder by hand, from arrays of token ids: the format as shards.py tells it."""
 
     def write(name: str, shards: list[np.ndarray], split: str = "train", tokenizer: Tokenizer = small) -> ShardSet:
         folder = tmp_path / name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -136,5 +137,8 @@ def test_damage_is_named(prose: Prose, tmp_path: Path, monkeypatch: pytest.Monke
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UserError, match=message):
             read(tmp_path / name)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="not a regular file"):
+        find(str(tmp_path / "pipe"))
     assert "caf\ufffd " in read(tmp_path / "latin.txt", errors="replace")[0]
     assert read(tmp_path / "other.jsonl", text_field="body") == ["a"]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from unmask.base.errors import UserError
 from unmask.data.encoder import Encoder, EncoderPool
 from unmask.data.tokenizer import Tokenizer
 
@@ -63,10 +64,18 @@ def test_many_processes_give_what_one_gives_in_order(prose: Prose, small: Tokeni
         assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
 
 
+def test_a_helper_that_was_killed_is_reported(small: Tokenizer) -> None:
+    with EncoderPool(small.to_json(), 2) as pool:
+        for helper in pool._helpers:
+            helper.kill()
+        with pytest.raises(UserError, match="run the same command again"):
+            list(pool.map([["a b"]] * 9))
+
+
 def test_helpers_end_when_the_parent_is_killed(small: Tokenizer, tmp_path) -> None:
     (tmp_path / "t.json").write_text(small.to_json(), encoding="utf-8")
     script = (
-        "import pathlib, sys, time; from unmask.data.encoder import EncoderPool\n"
+        "import pathlib, sys; from unmask.data.encoder import EncoderPool\n"
         f"with EncoderPool(pathlib.Path({str(tmp_path / 't.json')!r}).read_text(), 2) as pool:\n"
         "    print(next(pool.map([['a b']] * 9))[0].size, flush=True); sys.stdin.read()\n"
     )

@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 OPTIONS = (
     "--preset tiny --length 12 --dropout 0 --batch 8 --micro_batch 2 --lr 1e-2 --warmup 2 --ema 0.9 --eval_every 2 "
     "--eval_batches 1 --save_every 2 --log_every 1 --keep 9 --device cpu --no-tensorboard --no-progress"
-).split()
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def corpus(write_corpus, tmp_path_factory):
 
 
 def two_processes(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0",
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
                "-m", "unmask", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
@@ -50,7 +50,7 @@ def tensors(folder) -> dict[str, torch.Tensor]:
 
 def test_a_run_handed_from_one_to_two_sharded_to_two_copied_to_one(corpus, tmp_path):
     alone, handed = tmp_path / "alone", tmp_path / "handed"
-    common = ["train", "--data", str(corpus), *OPTIONS]
+    common = ["train", "--data", str(corpus), *OPTIONS.split()]
     run([*common, "--steps", "8", "--out", str(alone)])
     run([*common, "--steps", "2", "--out", str(handed)])
     for steps, kind in (("4", "fsdp"), ("6", "ddp")):
@@ -75,7 +75,8 @@ def test_a_run_handed_from_one_to_two_sharded_to_two_copied_to_one(corpus, tmp_p
 
 
 def test_a_users_mistake_is_told_by_every_process_and_nobody_hangs(corpus, tmp_path):
-    done = two_processes("train", "--data", str(corpus), *OPTIONS, "--batch", "7", "--out", str(tmp_path / "run"))
+    options = [*OPTIONS.split(), "--batch", "7", "--out", str(tmp_path / "run")]
+    done = two_processes("train", "--data", str(corpus), *options)
     assert done.returncode != 0
     assert "batch 7 is not a multiple of the 2 processes" in done.stderr
     assert not (tmp_path / "run").exists()

@@ -87,7 +87,7 @@ def small_mixture(length):
     pair = torch.rand(2, 9, generator=generator, dtype=torch.float64) ** 3
     following = torch.rand(2, 3, 3, 3, generator=generator, dtype=torch.float64) ** 3
     return TrigramMixture(
-        torch.tensor([0.3, 0.7]),
+        torch.tensor([0.3, 0.7], dtype=torch.float64),
         (pair / pair.sum(1, keepdim=True)).view(2, 3, 3),
         following / following.sum(-1, keepdim=True),
         length,
@@ -125,6 +125,10 @@ def test_the_chain_rule_holds_in_any_order_on_long_lines():
         log_q_B += mixture.features(z_BL)[:, i].gather(1, x_BL[:, i, None])[:, 0]
         z_BL[:, i] = x_BL[:, i]
     assert torch.allclose(log_q_B, mixture.log_prob(x_BL), atol=1e-9)
+    fast = TrigramMixture.fit(TEXTS, length=150, dtype=torch.float32)
+    assert torch.allclose(fast.log_prob(x_BL), mixture.log_prob(x_BL), rtol=1e-5)
+    z_BL[:, ::3] = mixture.mask_id
+    assert torch.allclose(fast.features(z_BL).exp().double(), mixture.features(z_BL).exp(), atol=1e-5)
 
 
 def test_a_fitted_mixture_knows_its_books():

@@ -139,7 +139,7 @@ def plans(
         from unmask.bench.plans_figure import check_format, draw_figure
 
         check_format(figure)
-    mixture = TrigramMixture.fit(longest_books(texts, books), length)
+    mixture = TrigramMixture.fit(longest_books(texts, books), length, dtype=torch.float32)
     x_BL = mixture.draw(lines, stream(seed, "lines"))
     work: dict[str, Callable[[], Iterator[Row]]] = {name: lambda name=name: toy_rows(name) for name in SOURCES}  # type: ignore[misc]
     work[BOOKS] = lambda: text_rows(mixture, x_BL, steps, seed)

@@ -26,6 +26,7 @@ from unmask.checkpoint.tensors import read_tensors, write_tensors
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.denoiser import Denoiser
 from unmask.models.dit import DiT, DiTConfig
+from unmask.models.layers import Rotary
 from unmask.process.schedule import LogLinear, Schedule, schedule_named
 
 FORMAT, VERSION = "unmask", 1
@@ -201,6 +202,8 @@ def build(config: DiTConfig, weights: Mapping[str, Tensor], where: str) -> DiT:
             raise UserError(f"{where} does not fit its config: {name!r} has shape {tuple(weights[name].shape)}, "
                             f"not {tuple(expected[name].shape)}")
     is_double = any(tensor.dtype == torch.float64 for tensor in weights.values())
-    model.to(torch.float64 if is_double else torch.float32).to_empty(device="cpu")
-    model.load_state_dict(weights)
+    dtype = torch.float64 if is_double else torch.float32
+    copies = {name: tensor.to("cpu", dtype, copy=True) for name, tensor in weights.items()}
+    model.load_state_dict(copies, assign=True)  # Module.to_empty would import sympy: 0.7 s of a cold start
+    model.rotary = Rotary(config.length, config.hidden // config.heads).to(dtype)  # a table, in no checkpoint
     return model

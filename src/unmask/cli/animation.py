@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,13 +169,19 @@ class _Painter:
     def __init__(self, film: Film) -> None:
         self.film = film
         self.font, self.small = _font(SIZE * FINE), _font(SMALL * FINE)
-        width = (WIDTH - 2 * MARGIN) * FINE
-        self.pieces_T: list[list[Piece]] = []
-        for texts_L in film.texts_TL:
-            full_L = [final if text is None else text for text, final in zip(texts_L, film.final_L, strict=True)]
-            self.pieces_T.append(lay_out(full_L, width, self.font.getlength))
+        measure = lru_cache(maxsize=None)(self.font.getlength)
+        room = (WIDTH - 2 * MARGIN) * FINE
+        self.pieces_T = [lay_out(texts_L, room, measure) for texts_L in self._full_texts()]
         lines = 1 + max((piece.line for pieces in self.pieces_T for piece in pieces), default=0)
+        self.caption = film.caption
+        while self.small.getlength(self.caption) > 0.7 * room:
+            self.caption = self.caption[:-2] + "…"
         self.size = WIDTH * FINE, (2 * MARGIN + lines * LINE + 2 * SMALL) * FINE
+
+    def _full_texts(self) -> Iterator[list[str]]:
+        """Each frame's text with what is hidden at its place."""
+        for texts_L in self.film.texts_TL:
+            yield [final if text is None else text for text, final in zip(texts_L, self.film.final_L, strict=True)]
 
     def paint(self, frame: int, before: int) -> Image:
         """One frame; tokens that were not there in the frame `before` are highlighted."""
@@ -186,8 +193,9 @@ class _Painter:
         for piece in self.pieces_T[frame]:
             i = piece.token
             left, top = MARGIN * FINE + piece.x, (MARGIN + piece.line * LINE) * FINE
-            box = left + FINE, top, left + piece.width - FINE, top + (LINE - 6) * FINE
             is_hidden, is_new = film.texts_TL[frame][i] is None, film.is_new(frame, before, i)
+            gap = FINE if is_hidden else -2 * FINE  # blocks stand apart, a highlight reaches around its word
+            box = left + gap, top, left + piece.width - gap, top + (LINE - 6) * FINE
             if (is_hidden or is_new) and box[0] < box[2]:
                 draw.rounded_rectangle(box, radius=4 * FINE, fill=BLANK if is_hidden else FRESH)
             if not is_hidden:
@@ -196,9 +204,9 @@ class _Painter:
         width, height = self.size
         foot = height - MARGIN * FINE
         draw.text((MARGIN * FINE, foot), f"step {frame} of {steps}", INK, self.small, anchor="lm")
-        draw.text((width - MARGIN * FINE, foot), film.caption, FAINT, self.small, anchor="rm")
+        draw.text((width - MARGIN * FINE, foot), self.caption, FAINT, self.small, anchor="rm")
         draw.rectangle((0, height - 5 * FINE, width * frame / max(1, steps), height), fill=BAR)
-        return image.resize((width // FINE, height // FINE), Image.Resampling.BOX)
+        return image.reduce(FINE)
 
 
 def _font(size: int) -> FreeTypeFont:
@@ -209,22 +217,28 @@ def _font(size: int) -> FreeTypeFont:
 
 
 def save_gif(film: Film, path: Path) -> None:
-    """The frames in one palette. Very many steps are thinned out: a frame then shows several steps' tokens as new."""
+    """Very many steps are thinned out: a frame then shows several steps' tokens as new."""
     from PIL import Image
 
     steps = len(film.texts_TL) - 1
-    kept = sorted({round(k * steps / min(steps, MOST_FRAMES)) for k in range(min(steps, MOST_FRAMES) + 1)})
+    most = min(steps, MOST_FRAMES)
+    kept = [round(k * steps / most) for k in range(most + 1)]
+    shots = [*zip(kept, [0, *kept], strict=False), (steps, steps)]  # (frame, the one before); at last nothing is new
     painter = _Painter(film)
-    images = [painter.paint(frame, kept[max(0, k - 1)]) for k, frame in enumerate(kept)]
-    images.append(painter.paint(steps, steps))  # at rest, nothing new
-    telling = [images[0], images[len(images) // 2], images[-2], images[-1]]
-    sheet = Image.new("RGB", (images[0].width, sum(image.height for image in telling)))
-    for k, image in enumerate(telling):
-        sheet.paste(image, (0, k * image.height))
-    palette = sheet.quantize(64)
-    small = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    between = max(SHORTEST, min(LONGEST, SPAN // len(kept)))
-    durations = [FIRST, *[between] * (len(kept) - 2), 2 * between, LAST]
+    palette = _palette([painter.paint(*shots[k]) for k in (0, len(shots) // 2, -2, -1)])
+    images = (painter.paint(*shot).quantize(palette=palette, dither=Image.Dither.NONE) for shot in shots)
+    between = max(SHORTEST, min(LONGEST, SPAN // most))
+    durations = [FIRST, *[between] * most, LAST]
     buffer = io.BytesIO()
-    small[0].save(buffer, "GIF", save_all=True, append_images=small[1:], duration=durations, loop=0, optimize=False)
+    next(images).save(buffer, "GIF", save_all=True, append_images=images, duration=durations, loop=0)
     write_bytes(path, buffer.getvalue())
+
+
+def _palette(images: list[Image]) -> Image:
+    """One palette for all frames: a GIF with a palette a frame flickers and is larger."""
+    from PIL import Image
+
+    sheet = Image.new("RGB", (images[0].width, sum(image.height for image in images)))
+    for k, image in enumerate(images):
+        sheet.paste(image, (0, k * image.height))
+    return sheet.quantize(64)

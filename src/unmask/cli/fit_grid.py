@@ -53,6 +53,7 @@ def fit_grid(
         overwrite: replace a file that is already there
         json: print what was written instead of a table
     """
+    from unmask.base.errors import os_errors
     from unmask.base.files import write_json
     from unmask.checkpoint.io import load
     from unmask.parallel.ranks import is_first
@@ -61,6 +62,8 @@ def fit_grid(
     _check_target(out, overwrite)
     checkpoint = load(model)
     held_out_TL = _held_out(checkpoint, model, data, texts, split, wrap)
+    with os_errors("write", out):  # found out before the work, not after it
+        out.parent.mkdir(parents=True, exist_ok=True)
     facts = {"data": [str(folder) for folder in data], "split": split, "wrap": wrap}
     with _Bar(shown=is_first() and sys.stderr.isatty()) as bar:
         fitted = library.fit_grid(
@@ -79,14 +82,12 @@ def fit_grid(
 
 
 def _check_target(out: Path, overwrite: bool) -> None:
-    """Before the work, not after it."""
-    from unmask.base.errors import UserError, os_errors
+    from unmask.base.errors import UserError
 
     if out.suffix != ".json":
         raise UserError(f"--out is a .json file, which `unmask sample --grid` knows by its ending, not {out}")
-    with os_errors("write", out):
-        if out.exists() and not overwrite:
-            raise UserError(f"{out} exists: name another file, or say --overwrite")
+    if out.exists() and not overwrite:
+        raise UserError(f"{out} exists: name another file, or say --overwrite")
 
 
 def _held_out(checkpoint: Checkpoint, name: str, data: list[Path], texts: int, split: str, wrap: bool) -> Tensor:
@@ -138,7 +139,7 @@ def _print_table(fitted: FittedGrid, out: Path) -> None:
     from rich.table import Table
 
     table = Table(
-        title=f"{fitted.plan}, {fitted.grid.steps} steps, on the {fitted.record['texts']['measured_on']} texts that the "
+        title=f"{fitted.plan}, {fitted.grid.steps} steps, on {fitted.record['texts']['measured_on']} texts that the "
         "grid was not fitted on",
         caption="nats per token ± standard error over texts; the difference is paired",
     )

@@ -29,7 +29,7 @@ LONGEST_HOLD = 0.5
 
 _LEGIBLE = {
     **{code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"},  # ESC is ␛: a terminal would obey it
-    **{code: 0x2426 for code in range(127, 160)},
+    **dict.fromkeys(range(127, 160), 0x2426),
 }
 
 

@@ -124,6 +124,8 @@ def _source(name: str, path: Path, kind: str) -> Source:
 
 def _fingerprint(path: Path) -> str:
     """A quick check that a file is still the same: its size, its first and its last megabyte."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path} is not a regular file: pipe its text in and read it as -")
     with os_errors("read", path), open(path, "rb") as handle:
         size = os.fstat(handle.fileno()).st_size
         digest = hashlib.sha256(str(size).encode())

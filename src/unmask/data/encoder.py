@@ -21,6 +21,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain
 from types import TracebackType
 from typing import IO
@@ -88,7 +89,8 @@ class EncoderPool:
             self._free.put(helper)
         for helper in self._helpers:
             assert helper.stdin is not None
-            _send(helper.stdin, [self._json.encode("utf-8")])
+            with suppress(BrokenPipeError):  # already gone: the first job will say so
+                _send(helper.stdin, [self._json.encode("utf-8")])
         return self
 
     def __exit__(
@@ -121,11 +123,15 @@ class EncoderPool:
         helper = self._free.get()
         assert helper.stdin is not None
         assert helper.stdout is not None
-        _send(helper.stdin, [text.encode("utf-8") for text in texts])
-        answer = _receive(helper.stdout)
+        answer = None
+        with suppress(BrokenPipeError):  # no answer either
+            _send(helper.stdin, [text.encode("utf-8") for text in texts])
+            answer = _receive(helper.stdout)
+        self._free.put(helper)  # if it is gone, the next one to ask it finds out as well
         if answer is None:
-            raise RuntimeError("an encoder process ended before its work was done; was it short of memory?")
-        self._free.put(helper)
+            from unmask.base.errors import UserError  # not at the top: helpers import nothing of unmask
+
+            raise UserError("an encoder process was killed: free some memory and run the same command again")
         return [np.frombuffer(ids, dtype="<u4") for ids in answer]
 
 

@@ -2,7 +2,15 @@
 
 The stream of a split is its documents in order, each followed by the end-of-document token. It is cut into shards of
 a fixed number of tokens, little-endian uint16 where every state (the mask included) fits and uint32 where not.
-`index.json` is written last, so a folder that has one is whole. docs/formats.md lists its fields.
+`index.json` is written last, so a folder that has one is whole:
+
+    version, unmask         of this format, and of the package that wrote it
+    tokenizer               name, size (without the mask), hash (the sha256 of its file), file
+    dtype                   uint16 or uint32
+    splits                  train, test, validation: tokens, documents, text_bytes, and shards, a list of
+                            file, tokens, documents, text_bytes (of the pieces that begin in it), sha256
+    split_by                documents, or characters where there were too few documents
+    settings, inputs        what the folder was prepared with; an input by its name and fingerprint
 
 Refuses to know where the text came from and how batches are made of it.
 """
@@ -76,6 +84,7 @@ class ShardSet:
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder, self.index = folder, index
         self._streams: dict[str, Tokens] = {}
+        self._tokenizer: Tokenizer | None = None
 
     @classmethod
     def open(cls, folder: Path | str) -> ShardSet:
@@ -113,7 +122,7 @@ class ShardSet:
 
     def verify(self) -> None:
         """Read everything and compare with the index's sha256; raises UserError for the first damaged file."""
-        self.tokenizer()
+        self._read_tokenizer()
         for path, shard in self._shards():
             if sha256_file(path) != shard["sha256"]:
                 raise _damaged(path, "its sha256 is not the index's")
@@ -124,6 +133,11 @@ class ShardSet:
         return found
 
     def tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            self._tokenizer = self._read_tokenizer()
+        return self._tokenizer
+
+    def _read_tokenizer(self) -> Tokenizer:
         about = self.index["tokenizer"]
         path = self.folder / about["file"]
         with os_errors("read", path):

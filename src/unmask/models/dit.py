@@ -67,7 +67,8 @@ class DiT(nn.Module):
     ) -> None:
         super().__init__()
         self.config = DiTConfig(vocab_size, length, hidden, cond, blocks, heads, dropout, causal)
-        self.embedding = nn.Embedding(vocab_size, hidden)
+        # Embedding's own normal_ would be thrown away, and on the meta device it imports all of torch._dynamo: 1.5 s
+        self.embedding = nn.Embedding.from_pretrained(torch.empty(vocab_size, hidden), freeze=False)
         nn.init.kaiming_uniform_(self.embedding.weight, a=math.sqrt(5))
         self.sigma_in = nn.Linear(SIGMA_FEATURES, cond)
         self.sigma_out = nn.Linear(cond, cond)

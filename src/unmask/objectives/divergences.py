@@ -1,28 +1,107 @@
-"""How far a predicted law is from its target, position by position, with lean memory.
+"""How far a predicted law is from its target, position by position, with its slope: the derivative by the logits.
 
-Refuses to know which positions: callers hand over the logits of the positions that carry loss.
+Slopes are written by hand because autograd keeps several tables of N x V for what needs one, and because a loss that
+brings its slope along can be computed piece by piece and let go (lean.py). With p = softmax(logits) and f a function of
+p, the slope is p (g - sum p g) where g = df/dp.
 
-Shapes: N chosen positions, V = K states, the mask included.
+Refuses to know which positions, and where a target comes from: callers hand over the logits of both.
+
+Shapes: N or C chosen positions, V = K states, the mask included (or more columns, all ruled out).
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from unmask.models.denoiser import MASK_LOGIT
+
+
+class Scored(NamedTuple):
+    """The loss of each position, and its derivative by that position's logits; both at least float32."""
+
+    loss_C: Tensor
+    slope_CV: Tensor
+
+
+Divergence = Callable[[Tensor, Tensor], Scored]  # of the student's log-probabilities and the target's
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def reverse_kl(log_p_CV: Tensor, log_q_CV: Tensor) -> Scored:
+    """KL(p || q) of student p and target q: the equation of MCD. g = log p/q (+ 1)."""
+    p_CV = log_p_CV.exp()
+    ratio_CV = log_p_CV - log_q_CV
+    loss_C = (p_CV * ratio_CV).sum(-1)
+    return Scored(loss_C, p_CV * (ratio_CV - loss_C[:, None]))
+
+
+def forward_kl(log_p_CV: Tensor, log_q_CV: Tensor) -> Scored:
+    """KL(q || p). The slope is p - q."""
+    q_CV = log_q_CV.exp()
+    loss_C = (q_CV * (log_q_CV - log_p_CV)).sum(-1)
+    return Scored(loss_C, log_p_CV.exp() - q_CV)
+
+
+def jensen_shannon(log_p_CV: Tensor, log_q_CV: Tensor) -> Scored:
+    """(KL(p || m) + KL(q || m)) / 2 with m = (p + q)/2; at most log 2. g = log(p/m) / 2."""
+    p_CV = log_p_CV.exp()
+    log_m_CV = torch.logaddexp(log_p_CV, log_q_CV) - math.log(2)
+    p_over_m_CV = log_p_CV - log_m_CV
+    from_p_C = (p_CV * p_over_m_CV).sum(-1) / 2
+    from_q_C = (log_q_CV.exp() * (log_q_CV - log_m_CV)).sum(-1) / 2
+    return Scored(from_p_C + from_q_C, p_CV * (p_over_m_CV / 2 - from_p_C[:, None]))
+
+
+def total_variation(log_p_CV: Tensor, log_q_CV: Tensor) -> Scored:
+    """sum |p - q| / 2, at most 1. g = sign(p - q) / 2."""
+    p_CV = log_p_CV.exp()
+    gap_CV = p_CV - log_q_CV.exp()
+    g_CV = gap_CV.sign() / 2
+    return Scored((gap_CV * g_CV).sum(-1), p_CV * (g_CV - (p_CV * g_CV).sum(-1, keepdim=True)))
+
+
+DIVERGENCES: dict[str, Divergence] = {
+    "reverse": reverse_kl,
+    "forward": forward_kl,
+    "jsd": jensen_shannon,
+    "tvd": total_variation,
+}
+
+
+def compare(divergence: Divergence, logits_CV: Tensor, target_CV: Tensor, tau: float) -> Scored:
+    """A divergence of softmax(logits) from softmax(target / tau); states that are ruled out have MASK_LOGIT in both."""
+    log_p_CV = at_least_float32(logits_CV).log_softmax(-1)
+    log_q_CV = (at_least_float32(target_CV) / tau).log_softmax(-1)
+    return divergence(log_p_CV, log_q_CV)
+
+
+def cross_entropy(logits_CV: Tensor, token_C: Tensor) -> Scored:
+    """-log p(token); the slope is p - onehot."""
+    log_p_CV = at_least_float32(logits_CV).log_softmax(-1)
+    loss_C = -log_p_CV.gather(-1, token_C[:, None])[:, 0]
+    slope_CV = log_p_CV.exp()
+    return Scored(loss_C, slope_CV.scatter_add(-1, token_C[:, None], torch.full_like(loss_C, -1)[:, None]))
+
+
+def point_mass(token_C: Tensor, like_CV: Tensor) -> Tensor:
+    """The carry-over rule where a teacher sees the token: log-probability 0 there, MASK_LOGIT everywhere else."""
+    return torch.full_like(like_CV, MASK_LOGIT).scatter_(-1, token_C[:, None], 0.0)
+
 
 class _TokenNLL(torch.autograd.Function):
-    """-log p(target) with the mask ruled out.
-
-    By hand because autograd keeps four tables of N x V for this where one is enough, and on a CPU the time goes into
-    writing them. The derivative by the logits is softmax - onehot(target).
-    """
+    """-log p(target) with the mask ruled out; keeps one table of N x V. The slope is softmax - onehot(target)."""
 
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, target_N: Tensor, mask_id: int) -> Tensor:
-        scores_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+        scores_NV = at_least_float32(logits_NV)
         below_N, above_N = scores_NV[:, :mask_id].logsumexp(-1), scores_NV[:, mask_id + 1 :].logsumexp(-1)
         normaliser_N = torch.logaddexp(below_N, above_N)
         ctx.save_for_backward(logits_NV, target_N, normaliser_N)

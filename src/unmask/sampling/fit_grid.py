@@ -167,14 +167,13 @@ def fit_grid(
 
 
 def choose_levels(levels: int | None, steps: int, length: int) -> int:
-    """Four levels a step unless told otherwise, at least 32, at most one a position: the grid `rank` is among them."""
+    """Four a step unless told otherwise, at least 32, at most one a position: so the grid `rank` can be found."""
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
     if steps > length:
         raise UserError(f"{steps} steps for texts of {length} tokens: at most one step a token")
     if levels is None:
-        per_step = max(4, math.ceil(32 / steps))
-        return min(per_step, length // steps) * steps
+        return min(max(4, math.ceil(32 / steps)) * steps, length)
     if not steps <= levels <= length:
         raise UserError(f"levels must lie between the {steps} steps and the {length} tokens of a text, not {levels}")
     return levels

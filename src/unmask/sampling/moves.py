@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,30 +36,53 @@ class State:
 
 @dataclass(frozen=True)
 class Move:
-    """One step: positions to reveal, positions to mask again.
+    """One step: positions to reveal, the rows they are in, positions to mask again.
 
+    Positions are on the model's device, rows and quotas on the CPU; `local_M` counts through the table of those rows.
     `quota_B` is for adaptive plans: of the candidates in `reveal_M` each row keeps so many, the surest.
     """
 
     step: int
     steps: int
     reveal_M: Tensor
+    rows_R: Tensor
+    local_M: Tensor
     remask_M: Tensor | None = None
     quota_B: Tensor | None = None
     argmax: bool = False
+
+    @classmethod
+    def at(cls, step: int, steps: int, reveal_BL: Tensor, device: torch.device, **more: Any) -> Move:
+        """A move from a table of what to reveal."""
+        rows_R, local_row_M = torch.unique(reveal_BL.nonzero()[:, 0], return_inverse=True)
+        flat_M = _flat(reveal_BL)
+        L = reveal_BL.shape[1]
+        return cls(step, steps, flat_M.to(device), rows_R, (local_row_M * L + flat_M % L).to(device), **more)
 
 
 def _flat(where_BL: Tensor) -> Tensor:
     return where_BL.flatten().nonzero()[:, 0]
 
 
-def locked_moves(assigned: Assignment) -> Iterator[Move]:
-    """Every step's positions, read off the assignment."""
+def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
+    """Every step's positions, read off the assignment.
+
+    They go to the device in two transfers, before the first step: a transfer within the loop would wait for the step
+    before it, and the device would stand idle while the next move is worked out.
+    """
+    B, L = assigned.step_BL.shape
     step_N = assigned.step_BL.flatten()
     order_N = step_N.argsort(stable=True)
+    reveals_BK = torch.zeros(B, assigned.steps + 1, dtype=torch.bool).scatter_(1, assigned.step_BL + 1, True)
+    local_row_BK = reveals_BK.cumsum(0) - 1  # a row's place among the rows that a step touches
+    row_N = order_N // L
+    local_N = local_row_BK[row_N, step_N[order_N] + 1] * L + order_N % L
     counts = torch.bincount(step_N + 1, minlength=assigned.steps + 1).tolist()
-    for step, flat_M in enumerate(order_N.split(counts)[1:]):
-        yield Move(step, assigned.steps, flat_M, argmax=step == assigned.argmax_step)
+    parts = zip(order_N.to(device).split(counts), local_N.to(device).split(counts), strict=True)
+    for step, (flat_M, local_M) in enumerate(parts, start=-1):
+        if step >= 0:
+            rows_R = reveals_BK[:, step + 1].nonzero()[:, 0]
+            yield Move(step, assigned.steps, flat_M, rows_R, local_M, argmax=step == assigned.argmax_step)
 
 
 def adaptive_moves(assigned: Assignment, state: State, mask_id: int, by_threshold: bool) -> Iterator[Move]:
@@ -74,7 +98,8 @@ def adaptive_moves(assigned: Assignment, state: State, mask_id: int, by_threshol
             now_BL = assigned.step_BL == step
             quota_B = now_BL.sum(1)
             block_B1 = assigned.block_BL.masked_fill(~now_BL, -1).amax(1, keepdim=True)
-        yield Move(step, assigned.steps, _flat(masked_BL & (assigned.block_BL == block_B1)), quota_B=quota_B)
+        candidate_BL = masked_BL & (assigned.block_BL == block_B1)
+        yield Move.at(step, assigned.steps, candidate_BL, state.z_BL.device, quota_B=quota_B)
         if by_threshold and not bool(state.masked_BL(mask_id).any()):
             return
 
@@ -104,7 +129,7 @@ def remasking_moves(
         masked_BL = state.masked_BL(mask_id)
         visible_BL = blank_BL & ~masked_BL
         if step == grid.steps:
-            yield Move(step, steps, _flat(masked_BL), argmax=True)
+            yield Move.at(step, steps, masked_BL, state.z_BL.device, argmax=True)
             return
         gamma_t, gamma_s = visible_share[step], visible_share[step + 1]
         coin_3BL = torch.stack([torch.rand(3, L, generator=g, dtype=torch.float64) for g in generators], dim=1)
@@ -113,4 +138,5 @@ def remasking_moves(
         sigma_of_masked = torch.zeros(()) if remask.rule == "confidence" else sigma
         chance = reveal_chance(gamma_t, gamma_s, sigma_of_masked)
         reveal_BL = masked_BL & (coin_3BL[0] < chance)
-        yield Move(step, steps, _flat(reveal_BL), remask_M=_flat(visible_BL & (coin_3BL[1] < sigma)))
+        lost_M = _flat(visible_BL & (coin_3BL[1] < sigma))
+        yield Move.at(step, steps, reveal_BL, state.z_BL.device, remask_M=lost_M)

@@ -111,13 +111,21 @@ def _check_together(plan: RevealPlan, grid: Grid, remask: Remask | None, law: La
 
 @dataclass(frozen=True)
 class _Row:
-    """One finished sample, as JSON holds it, so that processes can hand it over."""
+    """One finished sample."""
 
     index: int
-    tokens: list[int]
-    log_q: list[float]
+    tokens_L: Tensor
+    log_q_L: Tensor
     nfe: int
     dtype: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "tokens_L": self.tokens_L.tolist(), "log_q_L": self.log_q_L.tolist()}
+
+    @classmethod
+    def from_json(cls, said: dict[str, Any]) -> _Row:
+        log_q_L = torch.tensor(said["log_q_L"], dtype=torch.float64)
+        return cls(**{**said, "tokens_L": torch.tensor(said["tokens_L"]), "log_q_L": log_q_L})
 
 
 @dataclass(frozen=True)
@@ -146,8 +154,10 @@ class _Run:
             for start in range(0, len(indices), size):
                 part = indices[start : start + size]
                 rows += self.batch(part, torch.stack([wanted[index].tokens_L for index in part]))
-        shares = ranks.gather([vars(row) for row in rows])
-        return sorted((_Row(**row) for share in shares for row in share), key=lambda row: row.index)
+        if ranks.world > 1:
+            shares = ranks.gather([row.to_json() for row in rows])
+            rows = [_Row.from_json(row) for share in shares for row in share]
+        return sorted(rows, key=lambda row: row.index)
 
     @torch.inference_mode()
     def batch(self, indices: list[int], z_BL: Tensor) -> list[_Row]:
@@ -168,10 +178,7 @@ class _Run:
                 )
         z_BL, log_q_BL = state.z_BL.cpu(), state.log_q_BL.cpu()
         assert not bool((z_BL == self.model.mask_id).any()), "a position was never revealed"
-        return [
-            _Row(i, z_BL[b].tolist(), log_q_BL[b].tolist(), int(state.nfe_B[b]), drawn_in)
-            for b, i in enumerate(indices)
-        ]
+        return [_Row(i, z_BL[b], log_q_BL[b], int(state.nfe_B[b]), drawn_in) for b, i in enumerate(indices)]
 
     def _start(self, indices: list[int], z_BL: Tensor) -> State:
         """Nothing drawn yet; the noise of every sample from its own stream."""
@@ -200,7 +207,7 @@ class _Run:
         if self.plan.adaptive:
             yield from adaptive_moves(assigned, state, mask_id, self._chooser.threshold is not None)
         else:
-            yield from locked_moves(assigned)
+            yield from locked_moves(assigned, self.body.device)
 
     @property
     def _chooser(self) -> Confidence:
@@ -211,23 +218,22 @@ class _Run:
     def _reveal(self, state: State, move: Move) -> str:
         """One forward of the rows that reveal something, then the draw; returns the dtype it was really done in."""
         B, L = state.z_BL.shape
-        rows_R, local_row_M = torch.unique(move.reveal_M // L, return_inverse=True)
-        h_RLD = self.body.features(state.z_BL if len(rows_R) == B else state.z_BL[rows_R.to(self.body.device)])
-        state.nfe_B[rows_R] += 1
-        flat_M, local_M = move.reveal_M, local_row_M * L + move.reveal_M % L
-        h_ND = h_RLD.flatten(0, 1)
+        every = len(move.rows_R) == B
+        h_RLD = self.body.features(state.z_BL if every else state.z_BL[move.rows_R.to(state.z_BL.device)])
+        state.nfe_B[move.rows_R] += 1
+        flat_M, local_M, h_ND = move.reveal_M, move.local_M, h_RLD.flatten(0, 1)
         if move.quota_B is not None:
-            keep_M = self._keep(h_ND, local_M, flat_M // L, move.quota_B)
+            keep_M = self._keep(h_ND, local_M, flat_M.cpu() // L, move.quota_B).to(flat_M.device)
             flat_M, local_M = flat_M[keep_M], local_M[keep_M]
         uniform_N, dtype = state.uniform_BL.view(-1), torch.float64
         for part_M, local_part_M in zip(flat_M.split(self.body.chunk), local_M.split(self.body.chunk), strict=True):
-            logits_MV = self.body.logits(h_ND[local_part_M.to(h_ND.device)])
+            logits_MV = self.body.logits(h_ND[local_part_M])
             at_M = part_M.to(uniform_N.device)
             if move.argmax:
                 drawn = categorical.argmax(logits_MV, self.model.mask_id, self.law)
             else:
                 drawn = self.body.draw(logits_MV, uniform_N[at_M], self.model.mask_id, self.law)
-            state.z_BL.view(-1)[part_M.to(state.z_BL.device)] = drawn.token_M.to(state.z_BL.device)
+            state.z_BL.view(-1)[part_M] = drawn.token_M.to(state.z_BL.device)
             state.log_q_BL.view(-1)[at_M] = drawn.log_q_M.double()
             dtype = drawn.dtype
         return str(dtype).removeprefix("torch.")
@@ -237,7 +243,7 @@ class _Run:
         chooser = self._chooser
         parts = []
         for part_M in local_M.split(self.body.chunk):
-            logits_MV = self.body.logits(h_ND[part_M.to(h_ND.device)])
+            logits_MV = self.body.logits(h_ND[part_M])
             log_p_MV = categorical.shape_logits(logits_MV, self.model.mask_id, self.law).log_softmax(-1)
             parts.append(chooser.surety(log_p_MV).cpu())
         surety_M = torch.cat(parts)
@@ -252,20 +258,18 @@ class _Run:
         def noise(shape: torch.Size, dtype: torch.dtype) -> Tensor:
             return torch.stack([torch.rand(shape[1:], generator=g, dtype=dtype, device=device) for g in generators])
 
-        nothing_M = torch.empty(0, dtype=torch.int64)
+        nothing_BL = torch.zeros(state.nfe_B.shape[0], 1, dtype=torch.bool)
         walk = ancestral(
             self.body, state.z_BL, self.grid.times, mask_id=self.model.mask_id, temperature=self.law.temperature,
             dtype=torch.float32, noise=noise,
         )  # fmt: skip
         for step, z_BL in enumerate(walk):
             state.z_BL, state.nfe_B = z_BL, state.nfe_B + 1
-            yield Move(step, self.grid.steps + 1, nothing_M)
+            yield Move.at(step, self.grid.steps + 1, nothing_BL, device)
         state.log_q_BL.fill_(torch.nan)  # a race in which the mask takes part has no law of its own to record
 
 
-def _collect(
-    rows: list[_Row], wanted: list[Template], forwards: int, run: _Run, checkpoint: Checkpoint
-) -> Samples:
+def _collect(rows: list[_Row], wanted: list[Template], forwards: int, run: _Run, checkpoint: Checkpoint) -> Samples:
     """The samples and their record."""
     n, longest = len(rows), max(template.length for template in wanted)
     tokens_nL = torch.full((n, longest), -1)
@@ -273,18 +277,16 @@ def _collect(
     given_nL = torch.ones(n, longest, dtype=torch.bool)
     for i, (row, template) in enumerate(zip(rows, wanted, strict=True)):
         blank_L = template.tokens_L == run.model.mask_id
-        tokens_nL[i, : template.length] = torch.tensor(row.tokens)
+        tokens_nL[i, : template.length] = row.tokens_L
         given_nL[i, : template.length] = ~blank_L
-        log_q_nL[i, : template.length] = torch.where(blank_L, torch.tensor(row.log_q, dtype=torch.float64), 0)
+        log_q_nL[i, : template.length] = torch.where(blank_L, row.log_q_L, 0)
     nfe_n = torch.tensor([row.nfe for row in rows])
     codec = checkpoint.tokenizer
-    text = [codec.decode(row.tokens) for row in rows] if codec else []
+    text = [codec.decode(row.tokens_L.tolist()) for row in rows] if codec else []
     return Samples(tokens_nL, given_nL, log_q_nL, nfe_n, text, _record(rows, nfe_n, forwards, run, checkpoint))
 
 
-def _record(
-    rows: list[_Row], nfe_n: Tensor, forwards: int, run: _Run, checkpoint: Checkpoint
-) -> dict[str, Any]:
+def _record(rows: list[_Row], nfe_n: Tensor, forwards: int, run: _Run, checkpoint: Checkpoint) -> dict[str, Any]:
     """What was really run: the dtype of the draw and the forwards are observed, not repeated from the options."""
     law, remask = run.law, run.remask
     used = sorted({row.dtype for row in rows})

@@ -26,7 +26,7 @@ from unmask.sampling import categorical
 from unmask.sampling.body import Body
 from unmask.sampling.categorical import Law
 from unmask.sampling.grids import Grid
-from unmask.sampling.moves import State, adaptive_moves, keep_surest
+from unmask.sampling.moves import Move, State, adaptive_moves, keep_surest
 from unmask.sampling.reveal import Assignment, Blocks, Confidence, RevealPlan
 
 Advance = Callable[[int], None]  # told of views as they are done
@@ -155,8 +155,7 @@ def _adaptive(
         for move in adaptive_moves(share, state, body.model.mask_id, rule.threshold is not None):
             if not move.reveal_M.numel():
                 continue
-            assert move.quota_B is not None
-            chosen = _choose(body, state.z_BL, x_BL, move.reveal_M, move.quota_B, rule, law)
+            chosen = _choose(body, state.z_BL, x_BL, move, rule, law)
             state.z_BL.view(-1)[chosen.flat_M] = x_BL.flatten()[chosen.flat_M]
             state.log_q_BL.view(-1)[chosen.flat_M] = chosen.log_p_M
             step_BL.view(-1)[chosen.flat_M] = move.step
@@ -172,20 +171,17 @@ class _Chosen:
     log_p_M: Tensor
 
 
-def _choose(
-    body: Body, z_BL: Tensor, x_BL: Tensor, candidate_M: Tensor, quota_B: Tensor, rule: Confidence, law: Law
-) -> _Chosen:
+def _choose(body: Body, z_BL: Tensor, x_BL: Tensor, move: Move, rule: Confidence, law: Law) -> _Chosen:
     """The candidates that an adaptive plan reveals, and log p of the text there."""
-    L, mask_id = x_BL.shape[1], body.model.mask_id
-    rows_R, row_M = torch.unique(candidate_M // L, return_inverse=True)
-    h_ND = body.features(z_BL[rows_R].to(body.device)).flatten(0, 1)
-    parts = []
-    for part in torch.arange(len(candidate_M)).split(body.chunk):
-        at = row_M[part] * L + candidate_M[part] % L
-        logits_MV = body.logits(h_ND[at.to(h_ND.device)])
-        surety_M = rule.surety(categorical.shape_logits(logits_MV, mask_id, law).log_softmax(-1)).cpu()
-        parts.append((surety_M, _log_p(logits_MV, x_BL.flatten()[candidate_M[part]], mask_id, law)))
-    surety_M, log_p_M = (torch.cat(column) for column in zip(*parts, strict=True))
+    assert move.quota_B is not None
+    mask_id, x_M = body.model.mask_id, x_BL.flatten()[move.reveal_M]
+    h_ND = body.features(z_BL[move.rows_R].to(body.device)).flatten(0, 1)
+    sureties, log_ps = [], []
+    for local_M, token_M in zip(move.local_M.split(body.chunk), x_M.split(body.chunk), strict=True):
+        logits_MV = body.logits(h_ND[local_M.to(h_ND.device)])
+        sureties.append(rule.surety(categorical.shape_logits(logits_MV, mask_id, law).log_softmax(-1)).cpu())
+        log_ps.append(_log_p(logits_MV, token_M, mask_id, law))
+    surety_M, log_p_M = torch.cat(sureties), torch.cat(log_ps)
     passing_M = None if rule.threshold is None else rule.passes(surety_M)
-    keep_M = keep_surest(surety_M, candidate_M // L, quota_B, passing_M)
-    return _Chosen(candidate_M[keep_M], log_p_M[keep_M])
+    keep_M = keep_surest(surety_M, move.reveal_M // x_BL.shape[1], move.quota_B, passing_M)
+    return _Chosen(move.reveal_M[keep_M], log_p_M[keep_M])

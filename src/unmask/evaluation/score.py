@@ -1,0 +1,144 @@
+"""A score: a value with its count, its 95% interval, its unit and where it came from.
+
+Every statistic here is a ratio of sums over samples (a token mean over samples of different lengths is one, a plain
+mean another), or the exponential of one. So a bootstrap is a matrix product: resampling n samples with replacement
+weighs each by how often it was drawn. Statistics that share their samples share the weights: differences are paired.
+
+Refuses to know what is scored. Shapes: n samples, D bootstrap draws, R statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.streams import stream
+
+DRAWS = 2000
+LEVEL = 0.95
+_ENTRIES = 1 << 22  # of a weight matrix at once: 32 MiB of float64
+
+
+@dataclass(frozen=True, eq=False)
+class Ratio:
+    """sum(top) / sum(bottom) over samples, or its exponential (a perplexity). What bootstraps and differences take."""
+
+    top_n: Tensor  # float64
+    bottom_n: Tensor  # float64
+    exponential: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.top_n.shape == self.bottom_n.shape
+        assert self.top_n.dtype == self.bottom_n.dtype == torch.float64
+
+    @classmethod
+    def of(cls, top_n: Any, bottom_n: Any, exponential: bool = False) -> Ratio:
+        """From sequences or tensors of any numbers."""
+        return cls(_double(top_n), _double(bottom_n), exponential)
+
+    @classmethod
+    def mean(cls, value_n: Any, exponential: bool = False) -> Ratio:
+        """The plain mean over samples."""
+        value_n = _double(value_n)
+        return cls(value_n, torch.ones_like(value_n), exponential)
+
+    @classmethod
+    def around(cls, value: float, influence_n: Any) -> Ratio:
+        """A statistic of the whole pool, linear in each sample's influence on it (which has mean 0).
+
+        For what resampling cannot do: a text drawn twice would count as a repetition.
+        """
+        influence_n = _double(influence_n)
+        return cls.mean(value + influence_n - influence_n.mean())
+
+    def __len__(self) -> int:
+        return len(self.top_n)
+
+    @property
+    def value(self) -> float:
+        return float(self.under(torch.ones(1, len(self), dtype=torch.float64))[0])
+
+    def under(self, weight_Dn: Tensor) -> Tensor:
+        """The statistic with sample i counted weight[d, i] times, for each d."""
+        value_D = (weight_Dn @ self.top_n) / (weight_Dn @ self.bottom_n)
+        return value_D.exp() if self.exponential else value_D
+
+
+def _double(numbers: Any) -> Tensor:
+    return torch.as_tensor(numbers).to("cpu", torch.float64)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number a person may quote. low and high bound 95% of the bootstrap, `stderr` is its spread."""
+
+    value: float
+    count: int  # samples, or texts
+    low: float
+    high: float
+    stderr: float
+    unit: str
+    record: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ratio: Ratio, unit: str, record: dict[str, Any], *, seed: int = 0, draws: int = DRAWS) -> Score:
+        """A statistic with its bootstrap interval."""
+        return cls.drawn(ratio.value, bootstrap([ratio], seed=seed, draws=draws)[:, 0], len(ratio), unit, record)
+
+    @classmethod
+    def drawn(cls, value: float, value_D: Tensor, count: int, unit: str, record: dict[str, Any]) -> Score:
+        """A value whose bootstrap draws are at hand. A single sample says nothing of its own spread."""
+        if not math.isfinite(value):
+            raise UserError(f"a score came out as {value} {unit}: it has no samples to stand on, or an infinite one")
+        if count < 2:
+            return cls(value, count, math.nan, math.nan, math.nan, unit, record)
+        tail = (1 - LEVEL) / 2
+        low, high = value_D.quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
+        return cls(value, count, low, high, float(value_D.std()), unit, record)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: None if isinstance(item, float) and math.isnan(item) else item for name, item in vars(self).items()}
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] {self.unit} (n={self.count})"
+
+
+def resamples(n: int, *, seed: int, draws: int = DRAWS) -> Iterator[Tensor]:
+    """Bootstrap weights in chunks of draws: weight[d, i] is how often sample i was drawn, each row sums to n."""
+    generator = stream(seed, "bootstrap", n)
+    size = max(1, _ENTRIES // n)
+    for start in range(0, draws, size):
+        D = min(size, draws - start)
+        cell = torch.randint(n, (D, n), generator=generator) + n * torch.arange(D)[:, None]
+        yield torch.bincount(cell.flatten(), minlength=D * n).view(D, n).double()
+
+
+def bootstrap(ratios: Sequence[Ratio], *, seed: int = 0, draws: int = DRAWS) -> Tensor:
+    """Several statistics of the same samples under the same resamples: (D, R)."""
+    sizes = {len(ratio) for ratio in ratios}
+    assert len(sizes) == 1, "statistics are bootstrapped together only over the same samples"
+    parts = [
+        torch.stack([ratio.under(weight_Dn) for ratio in ratios], dim=1)
+        for weight_Dn in resamples(sizes.pop(), seed=seed, draws=draws)
+    ]
+    return torch.cat(parts)
+
+
+def difference(
+    a: Ratio, b: Ratio, unit: str, record: dict[str, Any], *, paired: bool = True, seed: int = 0, draws: int = DRAWS
+) -> Score:
+    """a - b. Paired: sample i of both is one text, so most of the noise cancels; else each side is resampled alone."""
+    if paired and len(a) != len(b):
+        raise UserError(f"a paired difference needs the same texts on both sides, not {len(a)} and {len(b)}")
+    if paired:
+        value_DR = bootstrap([a, b], seed=seed, draws=draws)
+        value_D = value_DR[:, 0] - value_DR[:, 1]
+    else:
+        value_D = bootstrap([a], seed=seed, draws=draws)[:, 0] - bootstrap([b], seed=seed + 1, draws=draws)[:, 0]
+    return Score.drawn(a.value - b.value, value_D, min(len(a), len(b)), unit, {**record, "paired": paired})

@@ -1,0 +1,113 @@
+"""`unmask fit-grid` as a user meets it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.checkpoint.io import Checkpoint, load, save
+from unmask.cli.main import main
+from unmask.data.shards import ShardSet
+from unmask.models.dit import DiT
+from unmask.sampling.grids import read_grid
+from unmask.sampling.sample import sample
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, write_corpus):
+    """A model with random weights and a corpus with its tokenizer; one of another; one with too little text."""
+    folder = tmp_path_factory.mktemp("fit-grid")
+    tokens = np.random.default_rng(0).integers(6, size=1000)
+    write_corpus(folder / "shards", tokens, tokens[:400], 6)
+    write_corpus(folder / "other", tokens, tokens[:400], 9)
+    write_corpus(folder / "short", tokens, tokens[:40], 6)
+    torch.manual_seed(0)
+    model = DiT(vocab_size=7, length=16, hidden=16, cond=8, blocks=1, heads=2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.5)
+    save(Checkpoint(model, tokenizer=ShardSet.open(folder / "shards").tokenizer()), folder / "model")
+    causal = DiT(vocab_size=7, length=16, hidden=16, cond=8, blocks=1, heads=2, causal=True)
+    save(Checkpoint(causal), folder / "causal")
+    return folder
+
+
+def run(place, line):
+    words = f"--model {{}}/model --data {{}}/shards --steps 4 --texts 10 --device cpu {line}"
+    return main(["fit-grid", *words.format(place, place).split()])
+
+
+def test_a_table_a_picture_and_a_file_that_sample_reads(place, tmp_path, capsys):
+    out = tmp_path / "new" / "grid.json"
+    assert run(place, f"--seed 5 --out {out}") == 0
+    shown = capsys.readouterr().out
+    written = json.loads(out.read_text())
+    for name in ("fitted", "rank", "cosine"):
+        assert f"{written['nelbo'][name]['nats']:.4f} ± {written['nelbo'][name]['stderr']:.4f}" in shown
+    for name in ("rank", "cosine"):
+        assert f"{written['nelbo'][name]['fitted_minus_this']['nats']:+.4f}" in shown
+    stripes = {line.split()[0]: line.split()[1] for line in shown.splitlines() if "░" in line}
+    assert stripes["rank"] == "█" * 16 + "░" * 16 + "█" * 16 + "░" * 16
+    edges = [0, *np.cumsum(written["nelbo"]["fitted"]["tokens_a_step"])]
+    assert stripes["fitted"] == "".join("█░"[k % 2] * round(4 * (edges[k + 1] - edges[k])) for k in range(4))
+    assert max(map(len, shown.splitlines())) <= 80 + len(str(out)) * 2
+    assert (written["plan"], written["steps"], len(written["grid"]["times"])) == ("golden", 4, 5)
+    assert written["record"]["texts"] | {"sha256": ""} == {
+        "fitted_on": 5, "measured_on": 5, "length": 16, "sha256": "", "data": [str(place / "shards")],
+        "split": "validation", "wrap": False,
+    }  # fmt: skip
+    assert list(read_grid(out).times) == written["grid"]["times"]
+    drawn = sample(load(place / "model"), 2, grid=out, device="cpu")
+    assert drawn.record["grid"]["name"] == "fitted"
+    assert drawn.nfe.tolist() == [4, 4]
+
+
+def test_json_is_what_was_written_and_the_same_seed_gives_it_again(place, tmp_path, capsys):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    assert run(place, f"--reveal iid --levels 9 --batch 3 --out {first} --json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == json.loads(first.read_text())
+    assert run(place, f"--reveal iid --levels 9 --batch 3 --out {second} --json") == 0
+    again = json.loads(capsys.readouterr().out)
+    for moment in (shown, again):
+        moment["record"].pop("time")
+    assert again == shown
+
+
+def test_a_file_is_replaced_only_when_asked(place, tmp_path, capsys):
+    out = tmp_path / "grid.json"
+    out.write_text("mine")
+    assert run(place, f"--out {out}") == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert out.read_text() == "mine"
+    assert run(place, f"--out {out} --overwrite") == 0
+    assert read_grid(out).steps == 4
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("--reveal confidence", "locked plan"),
+        ("--reveal golde", "'golden'"),
+        ("--steps 17", "at most one step a token"),
+        ("--levels 3", "between the 4 steps and the 16 tokens"),
+        ("--texts 3", "--texts must be at least 4"),
+        ("--out {}/grid.txt", ".json"),
+        ("--out {}/model/config.json/grid.json", "cannot write"),
+        ("--data {}/nowhere", "nowhere"),
+        ("--data {}/other", "wrong tokenizer"),
+        ("--data {}/short", "2 texts of 16 tokens"),
+        ("--split test", "0 tokens"),
+        ("--model {}/causal", "causal"),
+        ("--model {}/nowhere", "nowhere"),
+        ("--step 4", "--steps"),
+    ],
+)
+def test_mistakes_are_one_line(place, tmp_path, capsys, line, word):
+    out = tmp_path / "grid.json"
+    assert run(place, f"--out {out} {line.format(place)}") == 2
+    error = capsys.readouterr().err
+    assert word in error
+    assert error.count("\n") == 1
+    assert not out.exists()
