@@ -28,10 +28,18 @@ def _write_corpus(folder: Path, train: np.ndarray, validation: np.ndarray, size:
         raw = np.asarray(tokens).astype("<u2").tobytes()
         (folder / f"{name}-00000.bin").write_bytes(raw)
         shard = {"file": f"{name}-00000.bin", "tokens": len(tokens), "sha256": hashlib.sha256(raw).hexdigest()}
-        splits[name] = {"shards": [shard] if len(tokens) else [], "tokens": len(tokens), "documents": 1,
-                        "text_bytes": len(tokens)}
-    index = {"version": 1, "tokenizer": {**tokenizer.describe(), "file": "tokenizer.json"}, "dtype": "uint16",
-             "splits": splits}
+        splits[name] = {
+            "shards": [shard] if len(tokens) else [],
+            "tokens": len(tokens),
+            "documents": 1,
+            "text_bytes": len(tokens),
+        }
+    index = {
+        "version": 1,
+        "tokenizer": {**tokenizer.describe(), "file": "tokenizer.json"},
+        "dtype": "uint16",
+        "splits": splits,
+    }
     (folder / "index.json").write_text(json.dumps(index))
     return folder
 

@@ -87,7 +87,7 @@ def main() -> int:
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="soak-"))
     began, corpus = time.monotonic(), folder / "corpus"
-    subprocess.run(unmask("prepare", "sample", "--out", str(corpus), "--vocab_size", "512"), env=ENVIRONMENT, check=True)
+    subprocess.run(unmask("prepare", "sample", "--out", str(corpus), "--vocab_size", "512"), check=True)
     _, span = run_until(train(corpus, folder / "undisturbed"), folder / "undisturbed", None)
     expected = result(folder / "undisturbed")
     print(f"undisturbed: {span:.1f} s from opening the folder to the end", flush=True)

@@ -31,9 +31,9 @@ def corpus(write_corpus, tmp_path_factory):
 
 
 def two_processes(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-               "-m", "unmask", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "unmask"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*launch, *arguments], capture_output=True, text=True, env=environment)
 
 
 def tensors(folder) -> dict[str, torch.Tensor]:
@@ -66,8 +66,9 @@ def test_a_run_handed_from_one_to_two_sharded_to_two_copied_to_one(corpus, tmp_p
         for name, value in theirs.items():
             assert torch.allclose(ours[name], value, rtol=0, atol=TOLERANCE), (step, name)
     assert float(theirs["weight.embedding.weight"].abs().max()) > 0.1  # it is not zeros that agree
-    told, expected = ([json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-                      for out in (handed, alone))
+    told, expected = (
+        [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] for out in (handed, alone)
+    )
     assert len(told) == len(expected) == 8 + 5  # 8 lines of training, 5 evaluations
     for ours_line, line in zip(told, expected, strict=True):
         for key in line.keys() - {"tokens_per_s", "mfu"}:

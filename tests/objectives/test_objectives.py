@@ -110,8 +110,11 @@ def test_token_nll_is_the_cross_entropy_without_the_mask(mask_id):
     found_N = token_nll(logits_NV, target_N, mask_id)
     assert torch.allclose(found_N, direct_N, atol=1e-12)
     pull_N = torch.randn(20, generator=generator, dtype=torch.float64)
-    assert torch.allclose(torch.autograd.grad(found_N, logits_NV, pull_N)[0],
-                          torch.autograd.grad(direct_N, logits_NV, pull_N)[0], atol=1e-12)
+    assert torch.allclose(
+        torch.autograd.grad(found_N, logits_NV, pull_N)[0],
+        torch.autograd.grad(direct_N, logits_NV, pull_N)[0],
+        atol=1e-12,
+    )
 
     half_NV = logits_NV.detach().bfloat16().requires_grad_()  # autocast's logits: float32 inside, bfloat16 outside
     found_N = token_nll(half_NV, target_N, mask_id)

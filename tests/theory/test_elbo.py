@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from unmask.base.streams import stream
+from unmask.evaluation.elbo import elbo_of, nll_of, order_agnostic_masks
 from unmask.models.dit import DiT
 from unmask.models.oracle import Enumerated, sticky
 from unmask.objectives.ar import AR
 from unmask.objectives.mdlm import MDLM
 from unmask.process.schedule import Cosine, LogLinear
 from unmask.training.engine import Trainer
-from unmask.training.evaluate import elbo_of, nll_of, order_agnostic_masks
 
 V, L = 3, 5
 ORACLE = Enumerated(sticky(L, V))
@@ -143,8 +143,9 @@ def chain(write_corpus, tmp_path_factory):
 def trained(objective, corpus, steps: int) -> DiT:
     torch.manual_seed(0)
     model = DiT(V + 1, L, hidden=32, cond=16, blocks=2, heads=2, dropout=0.0, causal=isinstance(objective, AR))
-    trainer = Trainer(steps=steps, batch=128, lr=3e-3, warmup=20, decay="cosine", ema=0.98, device="cpu",
-                      eval_every=0, progress=False)
+    trainer = Trainer(
+        steps=steps, batch=128, lr=3e-3, warmup=20, decay="cosine", ema=0.98, device="cpu", eval_every=0, progress=False
+    )
     return trainer.fit(model, objective, corpus).model
 
 

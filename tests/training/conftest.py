@@ -31,8 +31,20 @@ def model() -> DiT:
 @pytest.fixture
 def trainer(tmp_path: Path) -> Callable[..., Trainer]:
     """A trainer of 8 steps that logs every step, evaluates every 4, saves every 2."""
-    usual = {"steps": 8, "batch": 8, "lr": 1e-2, "warmup": 2, "eval_every": 4, "eval_batches": 1, "save_every": 2,
-             "log_every": 1, "tensorboard": False, "progress": False, "device": "cpu", "out": tmp_path / "run"}
+    usual = {
+        "steps": 8,
+        "batch": 8,
+        "lr": 1e-2,
+        "warmup": 2,
+        "eval_every": 4,
+        "eval_batches": 1,
+        "save_every": 2,
+        "log_every": 1,
+        "tensorboard": False,
+        "progress": False,
+        "device": "cpu",
+        "out": tmp_path / "run",
+    }
 
     def make(**changes: Any) -> Trainer:
         return Trainer(**{**usual, **changes})

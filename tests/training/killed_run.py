@@ -25,8 +25,22 @@ def fit(corpus: str, out: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.1)
-    trainer = Trainer(steps=20, batch=8, micro_batch=4, lr=1e-2, warmup=2, eval_every=5, eval_batches=1, save_every=3,
-                      log_every=2, keep=1, tensorboard=False, progress=False, device="cpu", out=Path(out))
+    trainer = Trainer(
+        steps=20,
+        batch=8,
+        micro_batch=4,
+        lr=1e-2,
+        warmup=2,
+        eval_every=5,
+        eval_batches=1,
+        save_every=3,
+        log_every=2,
+        keep=1,
+        tensorboard=False,
+        progress=False,
+        device="cpu",
+        out=Path(out),
+    )
     trainer.fit(model, MDLM(), corpus)
 
 
@@ -34,15 +48,22 @@ def die(*_: object, **__: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def in_the_middle_of_a_step() -> None:
-    update = torch.optim.AdamW.step
-    seen = []
+def at_update(number: int) -> None:
+    update, seen = torch.optim.AdamW.step, []
 
     def step(self, *rest):
         seen.append(1)
-        return die() if len(seen) == 5 else update(self, *rest)
+        return die() if len(seen) == number else update(self, *rest)
 
     torch.optim.AdamW.step = step
+
+
+def before_the_first_state() -> None:
+    at_update(2)
+
+
+def between_two_states() -> None:
+    at_update(5)
 
 
 def with_half_a_line_in_the_log() -> None:
@@ -101,8 +122,14 @@ def before_the_last_checkpoint() -> None:
 
 
 MOMENTS = (
-    in_the_middle_of_a_step, with_half_a_line_in_the_log, with_half_a_state_written, before_the_state_gets_its_name,
-    before_the_old_state_goes, with_the_old_state_half_gone, between_the_two_renames_of_the_checkpoint,
+    before_the_first_state,
+    between_two_states,
+    with_half_a_line_in_the_log,
+    with_half_a_state_written,
+    before_the_state_gets_its_name,
+    before_the_old_state_goes,
+    with_the_old_state_half_gone,
+    between_the_two_renames_of_the_checkpoint,
     before_the_last_checkpoint,
 )
 

@@ -14,12 +14,12 @@ from unmask.base.streams import stream
 from unmask.checkpoint.io import load
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
+from unmask.evaluation.elbo import elbo_of, order_agnostic_masks
 from unmask.models.dit import DiT
 from unmask.objectives.ar import AR
 from unmask.objectives.base import LossOutput
 from unmask.objectives.mdlm import MDLM
 from unmask.parallel import state as sharded
-from unmask.training.evaluate import elbo_of, order_agnostic_masks
 
 
 def weights(model) -> torch.Tensor:

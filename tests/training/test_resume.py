@@ -1,4 +1,4 @@
-"""Killed with SIGKILL at eight chosen moments and resumed each time, a run ends where an undisturbed one ends."""
+"""Killed with SIGKILL at nine chosen moments and resumed each time, a run ends where an undisturbed one ends."""
 
 import json
 import subprocess
@@ -25,14 +25,28 @@ def test_kills_leave_no_trace(corpus, tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     found = subprocess.run([sys.executable, str(SCRIPT), str(corpus), str(killed)], capture_output=True, text=True)
     sessions = found.stdout.splitlines()
-    assert len(sessions) == 9, found.stderr
-    assert [line.split(" ", 1)[1] for line in sessions[:-1]] == ["signal 9"] * 8, sessions
+    assert len(sessions) == 10, found.stderr
+    assert [line.split(" ", 1)[1] for line in sessions[:-1]] == ["signal 9"] * 9, sessions
     assert sessions[-1] == "to the end exit 0", found.stderr
 
     torch.manual_seed(0)
     model = DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.1)
-    trainer = Trainer(steps=20, batch=8, micro_batch=4, lr=1e-2, warmup=2, eval_every=5, eval_batches=1, save_every=3,
-                      log_every=2, keep=1, tensorboard=False, progress=False, device="cpu", out=whole)
+    trainer = Trainer(
+        steps=20,
+        batch=8,
+        micro_batch=4,
+        lr=1e-2,
+        warmup=2,
+        eval_every=5,
+        eval_batches=1,
+        save_every=3,
+        log_every=2,
+        keep=1,
+        tensorboard=False,
+        progress=False,
+        device="cpu",
+        out=whole,
+    )
     trainer.fit(model, MDLM(), corpus)
     for name in ("model.safetensors", "raw.safetensors"):  # averaged weights, raw weights
         ours, theirs = load_file(killed / "checkpoint" / name), load_file(whole / "checkpoint" / name)

@@ -1,4 +1,4 @@
-"""`unmask bench plans`: the sampler's own error against the number of forwards, for every reveal plan, without training.
+"""`unmask bench plans`: the sampler's own error against the number of forwards, every reveal plan, no training.
 
 The denoisers are oracles, so all error comes from drawing several positions in one step as if they were independent.
 On short lines the error is KL(p || Q) by enumeration, exact. On lines of text (a mixture of character trigrams fitted
@@ -7,8 +7,7 @@ to books) it is the error given the plan, E_u KL(p || q_u) a character, by teach
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -141,10 +140,7 @@ def plans(
         check_format(figure)
     mixture = TrigramMixture.fit(longest_books(texts, books), length, dtype=torch.float32)
     x_BL = mixture.draw(lines, stream(seed, "lines"))
-    work: dict[str, Callable[[], Iterator[Row]]] = {name: lambda name=name: toy_rows(name) for name in SOURCES}  # type: ignore[misc]
-    work[BOOKS] = lambda: text_rows(mixture, x_BL, steps, seed)
-    total = sum(len(one.steps or (1,)) for L, s in [(8, TOY_STEPS)] * len(SOURCES) + [(length, steps)] for one in contenders(L, s))
-    rows = _with_progress(work, total)
+    rows = _with_progress({name: toy_rows(name) for name in SOURCES} | {BOOKS: text_rows(mixture, x_BL, steps, seed)})
     report: dict[str, Any] = {
         "rows": [asdict(row) for row in rows],
         "entropy": -float(mixture.log_prob(x_BL).mean()) / length,
@@ -161,16 +157,58 @@ def plans(
     return report
 
 
-def _with_progress(work: dict[str, Callable[[], Iterator[Row]]], total: int) -> list[Row]:
+def _with_progress(sources: dict[str, Iterator[Row]]) -> list[Row]:
     from rich.console import Console
-    from rich.progress import Progress
 
-    rows = []
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("plans", total=total)
-        for name, make in work.items():
-            progress.update(task, description=name)
-            for row in make():
+    rows: list[Row] = []
+    with Console(stderr=True).status("measuring") as status:
+        for source, found in sources.items():
+            for row in found:
                 rows.append(row)
-                progress.advance(task)
+                status.update(f"{TITLES[source]}: {row.plan}, N = {row.steps or 'its own'}")
     return rows
+
+
+TITLES = {
+    "sticky": "sticky chain: neighbours depend most",
+    "order2": "order 2, two topics",
+    "topic": "topic: distance plays no part",
+    "copy": "copy at lag 4",
+    BOOKS: "books: character trigrams",
+}
+
+
+def _print_tables(rows: Sequence[Row], figure: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    for source in dict.fromkeys(row.source for row in rows):
+        mine = [row for row in rows if row.source == source and row.steps is not None]
+        exact = mine[0].standard_error is None
+        unit = "KL(p‖Q) in nats, exact" if exact else "E KL(p‖q_u) in nats a character"
+        table = Table(title=f"{TITLES[source]}: {unit}", title_justify="left")
+        table.add_column("plan")
+        columns = sorted({row.steps for row in mine if row.steps is not None})
+        for steps in columns:
+            table.add_column(f"N = {steps}", justify="right")
+        for plan in dict.fromkeys(row.plan for row in mine):
+            found = {row.steps: row for row in mine if row.plan == plan}
+            best = {steps: min(row.error for row in mine if row.steps == steps) for steps in columns}
+            table.add_row(plan, *(_cell(found.get(steps), best[steps]) for steps in columns))
+        console.print(table)
+        free = [row for row in rows if row.source == source and row.steps is None]
+        told = ", ".join(f"{row.error:.4f} at {row.nfe:.1f} forwards" for row in free)
+        console.print(f"confidence with a threshold of {', '.join(map(str, THRESHOLDS))}: {told}\n")
+    console.print("In brackets the mean number of forwards, where it is not N: steps that reveal nothing cost nothing.")
+    if figure is not None:
+        console.print(f"figure: {figure}")
+
+
+def _cell(row: Row | None, best: float) -> str:
+    if row is None:
+        return "-"
+    number = f"{row.error:.4f}" + (f" ± {row.standard_error:.4f}" if row.standard_error is not None else "")
+    assert row.steps is not None
+    forwards = "" if abs(row.nfe - row.steps) < 0.005 else f" ({row.nfe:.1f})"
+    return f"[bold green]{number}[/]{forwards}" if row.error <= best + 1e-9 else number + forwards

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from unmask.base.errors import UserError
 if TYPE_CHECKING:
     from unmask.checkpoint.io import Checkpoint
     from unmask.sampling.grids import Grid
+    from unmask.sampling.remask import Remask
     from unmask.sampling.reveal import RevealPlan
     from unmask.sampling.samples import Samples, StepView
 
@@ -112,12 +113,13 @@ def sample(
 
     check_name(gif, ".gif")
     check_name(html, ".html")
-    plan, times = choose_reveal(reveal, block_size, threshold), _choose_grid(grid, steps, threshold)
+    plan, times = _choose_reveal(reveal, block_size, threshold), _choose_grid(grid, steps, threshold)
     checkpoint = _load(model, weights)
-    count = n or max((len(values) for values in (prompt, suffix, length) if values), default=1)
+    if n is None:
+        n = max((len(values) for values in (prompt, suffix, length) if values), default=1)
     with _Audience(checkpoint, watch and is_first(), bool(gif or html) and is_first()) as audience:
         samples = library.sample(
-            checkpoint, count if n is None else n, times.steps, reveal=plan, grid=times,
+            checkpoint, n, times.steps, reveal=plan, grid=times,
             remask=_choose_remask(remask, eta), length=_one_or_each(length), prompt=_one_or_each(prompt),
             suffix=_one_or_each(suffix), infill=pattern, temperature=temperature, top_p=top_p, top_k=top_k, dtype=dtype,
             seed=seed, batch=batch, device=device, precision=precision, compile=compile, callback=audience.callback,
@@ -138,7 +140,7 @@ def _load(model: str, weights: Literal["ema", "raw"]) -> Checkpoint:
     return load(model, weights=weights)
 
 
-def choose_reveal(reveal: str, block_size: int | None, threshold: float | None) -> RevealPlan:
+def _choose_reveal(reveal: str, block_size: int | None, threshold: float | None) -> RevealPlan:
     """The plan of a name, with its own settings."""
     from unmask.sampling.reveal import Blocks, Confidence, make_reveal
 
@@ -179,7 +181,7 @@ def _times(words: list[str]) -> str | list[float]:
                         f"{' '.join(words)!r}") from None  # fmt: skip
 
 
-def _choose_remask(rule: Literal["cap", "rescale", "confidence"] | None, eta: float | None) -> Any:
+def _choose_remask(rule: Literal["cap", "rescale", "confidence"] | None, eta: float | None) -> Remask | None:
     from unmask.sampling.remask import Remask
 
     if rule is None and eta is not None:
@@ -293,7 +295,8 @@ def plain_lines(samples: Samples, is_terminal: bool) -> Iterator[str]:
             yield ""
 
 
-def _nats(samples: Samples, rows: Sequence[int]) -> str:
+def _nats(samples: Samples, rows: list[int]) -> str:
+    """Nats of a drawn token over some samples; nothing for a draw that has no law."""
     drawn = ~samples.given[rows]
     per_token = -float(samples.log_q[rows][drawn].mean())
     return "" if per_token != per_token else f" · {per_token:.3f} nats/token"
@@ -305,5 +308,5 @@ def _summary(samples: Samples, seconds: float) -> str:
     many = f"{n} texts, " if n > 1 else ""
     return (
         f"{many}{drawn:,} tokens in {seconds:.2f} s ({drawn / seconds:,.0f} tokens/s) · {record['nfe']:.4g} forwards"
-        f"{_nats(samples, range(n))} · {record['reveal']}, drawn in {record['dtype']} · {record['device']}"
+        f"{_nats(samples, [*range(n)])} · {record['reveal']}, drawn in {record['dtype']} · {record['device']}"
     )

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.base.errors import UserError, unknown
-from unmask.models.layers import Block, Head, Rotary
+from unmask.models.layers import Block, Head, Product, Rotary
 
 SIGMA_FEATURES = 256  # the sinusoid of sigma: this many features, cosines first, then sines
 
@@ -120,9 +120,12 @@ class DiT(nn.Module):
             h_BLD = block(h_BLD, c_C, self.rotary)
         return h_BLD
 
-    def logits(self, h: Tensor) -> Tensor:
-        """The head, at any selection of positions: h_...D -> logits_...V (in autocast's dtype, if it is on)."""
-        return self.head(h, self._condition())
+    def logits(self, h: Tensor, product: Product = F.linear) -> Tensor:
+        """The head, at any selection of positions: h_...D -> logits_...V (in autocast's dtype, if it is on).
+
+        `product` takes the place of the last matrix product (objectives/lean.py).
+        """
+        return self.head(h, self._condition(), product)
 
     def forward(self, z: Tensor) -> Tensor:
         """logits_BLV of z_BL."""

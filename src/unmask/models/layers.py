@@ -130,8 +130,14 @@ class Block(nn.Module):
         return self.mlp_out(F.gelu(self.mlp_in(x_BLD), approximate="tanh"))
 
 
+Product = Callable[[Tensor, Tensor, Tensor], Tensor]  # of x_...D, weight_VD and bias_V
+
+
 class Head(nn.Module):
-    """Features to logits over all states: modulated norm, then one linear map, zero at birth."""
+    """Features to logits over all states: modulated norm, then one linear map, zero at birth.
+
+    `product` may do something else than the map with its inputs: a loss need not form all logits at once.
+    """
 
     def __init__(self, hidden: int, cond: int, vocab_size: int) -> None:
         super().__init__()
@@ -139,6 +145,6 @@ class Head(nn.Module):
         self.linear = _zero_linear(hidden, vocab_size)
         self.modulation = _zero_linear(cond, 2 * hidden)
 
-    def forward(self, h: Tensor, c_C: Tensor) -> Tensor:
+    def forward(self, h: Tensor, c_C: Tensor, product: Product = F.linear) -> Tensor:
         shift_D, scale_D = self.modulation(c_C).chunk(2)
-        return self.linear(self.norm(h, shift_D, scale_D))
+        return product(self.norm(h, shift_D, scale_D), self.linear.weight, self.linear.bias)

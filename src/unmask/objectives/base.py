@@ -53,9 +53,7 @@ class Objective(Protocol):
     def regions(self) -> tuple[str, ...]:
         """The regions that carry loss."""
 
-    def __call__(
-        self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator
-    ) -> LossOutput: ...
+    def __call__(self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput: ...
 
 
 def describe(objective: Objective) -> dict[str, Any]:

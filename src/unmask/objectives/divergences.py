@@ -22,7 +22,7 @@ from unmask.models.denoiser import MASK_LOGIT
 
 
 class Scored(NamedTuple):
-    """The loss of each position, and its derivative by that position's logits; both at least float32."""
+    """The loss of each position (at least float32), and its derivative by that position's logits."""
 
     loss_C: Tensor
     slope_CV: Tensor
@@ -80,15 +80,16 @@ def compare(divergence: Divergence, logits_CV: Tensor, target_CV: Tensor, tau: f
     """A divergence of softmax(logits) from softmax(target / tau); states that are ruled out have MASK_LOGIT in both."""
     log_p_CV = at_least_float32(logits_CV).log_softmax(-1)
     log_q_CV = (at_least_float32(target_CV) / tau).log_softmax(-1)
-    return divergence(log_p_CV, log_q_CV)
+    loss_C, slope_CV = divergence(log_p_CV, log_q_CV)
+    return Scored(loss_C, slope_CV.to(logits_CV.dtype))
 
 
 def cross_entropy(logits_CV: Tensor, token_C: Tensor) -> Scored:
     """-log p(token); the slope is p - onehot."""
     log_p_CV = at_least_float32(logits_CV).log_softmax(-1)
     loss_C = -log_p_CV.gather(-1, token_C[:, None])[:, 0]
-    slope_CV = log_p_CV.exp()
-    return Scored(loss_C, slope_CV.scatter_add(-1, token_C[:, None], torch.full_like(loss_C, -1)[:, None]))
+    slope_CV = log_p_CV.exp().scatter_add(-1, token_C[:, None], torch.full_like(loss_C, -1)[:, None])
+    return Scored(loss_C, slope_CV.to(logits_CV.dtype))
 
 
 def point_mass(token_C: Tensor, like_CV: Tensor) -> Tensor:

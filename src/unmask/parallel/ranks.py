@@ -95,8 +95,10 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
             raise UserError("device cuda: torch sees no CUDA device here; use --device cpu")
         count = torch.cuda.device_count()
         if local_rank >= count:
-            raise UserError(f"process {local_rank} of this machine has no GPU of its own, there are {count}: "
-                            f"start torchrun with --nproc_per_node {count}")
+            raise UserError(
+                f"process {local_rank} of this machine has no GPU of its own, there are {count}: "
+                f"start torchrun with --nproc_per_node {count}"
+            )
         return torch.device("cuda", local_rank)
     if name == "mps" and not torch.backends.mps.is_available():
         raise UserError("device mps: torch sees no Apple GPU here; use --device cpu")

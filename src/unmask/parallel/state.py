@@ -30,8 +30,14 @@ from unmask.parallel.wrap import is_sharded
 INDEX = "index.json"
 VERSION = 1
 _DTYPES = {
-    torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16", torch.float16: "F16",
-    torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
 }
 
 
@@ -85,6 +91,7 @@ def _write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
     with os_errors("write", path), open(path, "wb") as handle:
+
         def put(data: Any) -> None:
             handle.write(data)
             digest.update(data)
@@ -110,8 +117,10 @@ def _seal(aside: Path, path: Path, tensors: Mapping[str, Tensor], facts: dict[st
     """Write the index and give the folder its name. The first process does this after all others have written."""
     for part in written:
         if not (aside / part["file"]).is_file():
-            raise UserError(f"{part['file']} was written by another machine and is not seen here: "
-                            f"all machines must share the folder {path.parent}")
+            raise UserError(
+                f"{part['file']} was written by another machine and is not seen here: "
+                f"all machines must share the folder {path.parent}"
+            )
     table = {
         name: {
             "dtype": _DTYPES[tensor.dtype],

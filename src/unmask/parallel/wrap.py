@@ -17,7 +17,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from unmask.base.errors import UserError
 from unmask.parallel.ranks import Ranks
 
 Kind = Literal["auto", "ddp", "fsdp"]
@@ -92,8 +91,12 @@ class _Sharded(Wrapped):
 
 
 def wrap(
-    student: nn.Module, ranks: Ranks, kind: Kind = "auto", *,
-    blocks: Iterable[nn.Module] = (), methods: Sequence[str] = (),
+    student: nn.Module,
+    ranks: Ranks,
+    kind: Kind = "auto",
+    *,
+    blocks: Iterable[nn.Module] = (),
+    methods: Sequence[str] = (),
 ) -> Wrapped:
     """Spread a student over the processes. "auto" is DDP, or nothing for a process that stands alone.
 
@@ -104,9 +107,8 @@ def wrap(
         blocks: submodules that FSDP2 gathers one at a time.
         methods: the student's methods that use its parameters, besides `forward`.
     """
-    if kind == "fsdp" and not ranks.grouped:
-        raise UserError("--parallel fsdp spreads a model over processes: start them with torchrun, or leave it out")
     if kind == "fsdp":
+        assert ranks.grouped, "FSDP2 needs a process group"
         return _Sharded(student, ranks, blocks, methods)
     return _Copied(student) if ranks.world > 1 else Wrapped(student)
 

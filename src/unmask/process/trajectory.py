@@ -45,11 +45,13 @@ class TrajectoryPair:
 def couple(
     x0: Tensor, u: Tensor, s: Tensor | float, t: Tensor | float, *, schedule: Schedule, mask_id: int
 ) -> TrajectoryPair:
-    """The nested pair (z_t, z_s) of x_0 from one shared u: a token visible at t is visible at s."""
+    """The nested pair (z_t, z_s) of x_0 from one shared u: a token visible at t is visible at s.
+
+    The views are where x_0 is, masks and times where u is: a caller that counts masks need not wait for a device.
+    """
     s_B, t_B = (torch.as_tensor(time, dtype=u.dtype, device=u.device).expand(x0.shape[0]) for time in (s, t))
     if bool((s_B > t_B).any()):
         raise UserError("a coupled pair needs s <= t in every sequence: the teacher sees no less than the student")
     m_t, m_s = is_masked(u, schedule.gamma(t_B)), is_masked(u, schedule.gamma(s_B))
-    return TrajectoryPair(
-        z_t=torch.where(m_t, mask_id, x0), z_s=torch.where(m_s, mask_id, x0), m_t=m_t, m_s=m_s, s=s_B, t=t_B
-    )
+    z_t, z_s = (torch.where(masked.to(x0.device), mask_id, x0) for masked in (m_t, m_s))
+    return TrajectoryPair(z_t=z_t, z_s=z_s, m_t=m_t, m_s=m_s, s=s_B, t=t_B)

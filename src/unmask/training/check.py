@@ -46,14 +46,22 @@ def check_settings(trainer: Trainer) -> None:
 def check_fit(trainer: Trainer, model: DiT, objective: Objective, data: Loader, ranks: Ranks) -> None:
     """A model, an objective and data that go together."""
     if data.length > model.length:
-        raise UserError(f"sequences of {data.length} tokens are longer than the model's {model.length}: "
-                        "use a shorter length, or a model with a larger one")
+        raise UserError(
+            f"sequences of {data.length} tokens are longer than the model's {model.length}: "
+            "use a shorter length, or a model with a larger one"
+        )
     if data.tokenizer.size + 1 != model.vocab_size:
-        raise UserError(f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
-                        f"{model.vocab_size - 1} and the mask: prepare the text with the model's tokenizer")
+        raise UserError(
+            f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
+            f"{model.vocab_size - 1} and the mask: prepare the text with the model's tokenizer"
+        )
     if isinstance(objective, AR) != model.config.causal:
-        raise UserError("the objective AR and a causal model belong together: use AR with DiT(causal=True), and any "
-                        "other objective with DiT(causal=False)")
+        raise UserError(
+            "the objective AR and a causal model belong together: use AR with DiT(causal=True), and any "
+            "other objective with DiT(causal=False)"
+        )
+    if trainer.parallel == "fsdp" and not ranks.grouped:
+        raise UserError("--parallel fsdp spreads a model over processes: start them with torchrun, or leave it out")
     if trainer.batch % ranks.world:
         raise UserError(f"batch {trainer.batch} is not a multiple of the {ranks.world} processes that share it")
 

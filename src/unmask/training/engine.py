@@ -33,10 +33,22 @@ from unmask.training.progress import note
 from unmask.training.state import RunFolder
 
 # What may change between two sessions of one run: how it is watched, and where and how spread out it is computed.
-FREE = {f"trainer.{name}" for name in (
-    "micro_batch", "compile", "device", "parallel", "eval_every", "eval_batches", "save_every", "log_every", "keep",
-    "tensorboard", "progress",
-)}
+FREE = {
+    f"trainer.{name}"
+    for name in (
+        "micro_batch",
+        "compile",
+        "device",
+        "parallel",
+        "eval_every",
+        "eval_batches",
+        "save_every",
+        "log_every",
+        "keep",
+        "tensorboard",
+        "progress",
+    )
+}
 
 
 @dataclass
@@ -112,15 +124,18 @@ class Trainer:
         with joined(self.device) as ranks, _own_randomness(ranks.device), torch.enable_grad():
             loader = data if isinstance(data, Loader) else Loader([ShardSet.open(data)], model.length, seed=self.seed)
             check_fit(self, model, objective, loader, ranks)
+            held_out = None
+            if self.eval_every:
+                held_out = Loader(loader.sources, loader.length, split="validation", wrap=loader.wrap)
             config = self._config(model, objective, loader, facts or {})
             if self.out is None:
-                return Run(self, model, objective, loader, ranks, None, config).go(0)
+                return Run(self, model, objective, loader, held_out, ranks, None, config).go(0)
             folder = RunFolder(Path(self.out), ranks)
             start = self._claim(folder, config, ranks)
             if start == self.steps and ranks.on_first(lambda: _exported_step(folder)) == self.steps:
                 note(f"{folder.path} is finished: all {start} steps are done", ranks.first)
                 return load(folder.path, device=ranks.device)
-            return Run(self, model, objective, loader, ranks, folder, config).go(start)
+            return Run(self, model, objective, loader, held_out, ranks, folder, config).go(start)
 
     def _config(self, model: DiT, objective: Objective, data: Loader, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Everything the weights of the run depend on, and a little more, as JSON can hold it."""
@@ -150,8 +165,8 @@ class Trainer:
             raise UserError(f"{folder.path} has already done {start} steps: give at least so many, or another --out")
         changed = [f"{name} {last[name]} -> {value}" for name, value in session.items() if last and last[name] != value]
         if start and changed:
-            note(f"{', '.join(changed)} since the last session: the weights will not be bit for bit those of an "
-                 "undisturbed run", ranks.first)
+            warning = "since the last session: the weights will not be bit for bit those of an undisturbed run"
+            note(f"{', '.join(changed)} {warning}", ranks.first)
         return int(start)
 
 

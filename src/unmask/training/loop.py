@@ -46,10 +46,17 @@ class Run:
     """One session of a run: the state in memory, and the loop."""
 
     def __init__(
-        self, trainer: Trainer, model: DiT, objective: Objective, data: Loader, ranks: Ranks, folder: RunFolder | None,
+        self,
+        trainer: Trainer,
+        model: DiT,
+        objective: Objective,
+        data: Loader,
+        held_out: Loader | None,
+        ranks: Ranks,
+        folder: RunFolder | None,
         config: dict[str, Any],
     ) -> None:
-        self.trainer, self.objective, self.data, self.ranks = trainer, objective, data, ranks
+        self.trainer, self.objective, self.data, self.held_out, self.ranks = trainer, objective, data, held_out, ranks
         self.folder, self.config, self.shape = folder, config, model.config
         model.to(ranks.device).train()
         if trainer.compile:
@@ -59,9 +66,6 @@ class Run:
         self.model = model
         self.optimiser = adamw(self.model, betas=(trainer.beta1, trainer.beta2), weight_decay=trainer.weight_decay)
         self.ema = EMA(self.model, trainer.ema)
-        self.held_out: Loader | None = None
-        if trainer.eval_every:
-            self.held_out = Loader(data.sources, data.length, split="validation", wrap=data.wrap)
         self.watch, self.window = LossWatch(), Window()
         self.score: Likelihood | None = None
         self.seconds, self.tokens = 0.0, 0  # of training since the last line of metrics, in this session
@@ -169,7 +173,8 @@ class Run:
     def _open_log(self, start: int, stack: ExitStack) -> MetricsLog | None:
         if self.folder is None or not self.ranks.first:
             return None
-        log = MetricsLog(self.folder.path, start, tensorboard=self.trainer.tensorboard)
+        # a run that died before its first state has told of step 0 and will tell again
+        log = MetricsLog(self.folder.path, start or -1, tensorboard=self.trainer.tensorboard)
         stack.callback(log.close)
         return log
 
@@ -186,8 +191,8 @@ class Run:
         head = head_flops(self.shape) * scored / (steps * self.trainer.batch * self.data.length)
         per_token = self.objective.forwards * (body_flops(self.shape, self.data.length) + head)
         speed = self.tokens / self.seconds if self.seconds else 0.0
-        values |= {"tokens": done * self.trainer.batch * self.data.length, "tokens_per_s": speed,
-                   "mfu": speed * per_token / self.rate}
+        tokens = done * self.trainer.batch * self.data.length
+        values |= {"tokens": tokens, "tokens_per_s": speed, "mfu": speed * per_token / self.rate}
         self.window, self.seconds, self.tokens = Window(), 0.0, 0
         if self.log:
             self.log.write(done, values)
@@ -198,13 +203,18 @@ class Run:
             return
         with averaged(self.wrapped, self.ema):
             self.score = score = likelihood(
-                self.model, self.held_out, sequences=self.trainer.eval_batches * self.trainer.batch,
-                micro_batch=self.micro_batch, causal=self.shape.causal, ranks=self.ranks, seed=self.trainer.seed,
+                self.model,
+                self.held_out,
+                sequences=self.trainer.eval_batches * self.trainer.batch,
+                micro_batch=self.micro_batch,
+                causal=self.shape.causal,
+                ranks=self.ranks,
+                seed=self.trainer.seed,
                 autocast=self._autocast,
             )
+        values = {score.kind: score.nats, f"{score.kind}_stderr": score.stderr, "perplexity": score.perplexity}
         if self.log:
-            self.log.write(done, {score.kind: score.nats, f"{score.kind}_stderr": score.stderr,
-                                  "perplexity": score.perplexity, "sequences": score.sequences})
+            self.log.write(done, values | {"sequences": score.sequences})
         self.progress.milestone(done, str(score))
 
     # -- what it keeps -------------------------------------------------------------------------------------------

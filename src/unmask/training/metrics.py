@@ -47,7 +47,7 @@ def lines_until(text: str, step: int) -> str:
 
 
 class MetricsLog:
-    """The two logs of a run folder, continued after `step`."""
+    """The two logs of a run folder, continued after `step`; -1 for a run that starts (again) from nothing."""
 
     def __init__(self, folder: Path, step: int, *, tensorboard: bool) -> None:
         self.path = folder / "metrics.jsonl"
@@ -62,7 +62,7 @@ class MetricsLog:
             from torch.utils.tensorboard import SummaryWriter  # a heavy import
 
             with os_errors("write", folder / "tensorboard"):
-                self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+                self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
         with os_errors("write", self.path):

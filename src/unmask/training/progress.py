@@ -31,8 +31,12 @@ class Progress:
         self._bar: Bar | None = None
         if shown and self._console.is_terminal:
             columns: list[Any] = [
-                TextColumn("training"), BarColumn(bar_width=None), MofNCompleteColumn(),
-                TextColumn("{task.fields[numbers]}"), TextColumn("left"), TimeRemainingColumn(),
+                TextColumn("training"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[numbers]}"),
+                TextColumn("left"),
+                TimeRemainingColumn(),
             ]
             self._bar = Bar(*columns, console=self._console, refresh_per_second=4)
             self._task = self._bar.add_task("", total=total, completed=done, numbers="")

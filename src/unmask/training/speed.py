@@ -26,8 +26,9 @@ def head_flops(config: DiTConfig) -> float:
 
 def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a large square matrix product on this device, the best of a few: a tenth of a second."""
+    # random values: a GPU multiplies zeros or ones faster than it ever will in training
     size = 8192 if device.type == "cuda" else 1024
-    a, b = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
 
     def once() -> float:
         _wait(device)

@@ -40,8 +40,11 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: set[str]) 
     before, after = flat(old), flat(new)
     names = sorted((before.keys() | after.keys()) - free)
     gone = "(not set)"
-    return [f"{name} {before.get(name, gone)} -> {after.get(name, gone)}" for name in names
-            if before.get(name, gone) != after.get(name, gone)]
+    return [
+        f"{name} {before.get(name, gone)} -> {after.get(name, gone)}"
+        for name in names
+        if before.get(name, gone) != after.get(name, gone)
+    ]
 
 
 class RunFolder:
@@ -70,8 +73,10 @@ class RunFolder:
             run = read_json(about, "the run's config")
             sessions = run.get("sessions", [])
             if changed := differences(run.get("config", {}), config, free):
-                raise UserError(f"{self.path} holds a run with another config ({'; '.join(changed)}): "
-                                "repeat its options, or name another --out")
+                raise UserError(
+                    f"{self.path} holds a run with another config ({'; '.join(changed)}): "
+                    "repeat its options, or name another --out"
+                )
         elif any(item.name != "state" for item in self.path.iterdir()) or any(states.iterdir()):
             raise UserError(f"{self.path} holds files that are not a run's: name another --out, or empty it first")
         step = max(self.states(), default=0)
@@ -100,8 +105,10 @@ class RunFolder:
             return load_state(path, tensors, self.ranks)
         except UserError as error:
             older = max((other for other in self.states() if other < step), default=0)
-            raise UserError(f"the training state {path} is damaged ({error}): remove that folder, and the same command "
-                            f"continues from {f'step {older}' if older else 'the start'}") from error
+            raise UserError(
+                f"the training state {path} is damaged ({error}): remove that folder, and the same command "
+                f"continues from {f'step {older}' if older else 'the start'}"
+            ) from error
 
 
 def _remove(path: Path) -> None:

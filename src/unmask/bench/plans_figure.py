@@ -1,0 +1,146 @@
+"""The figure of `unmask bench plans`: error against forwards, a panel a source, a line a plan.
+
+Refuses to know how the rows were measured.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unmask.base.errors import UserError
+from unmask.base.files import write_bytes
+
+if TYPE_CHECKING:
+    from unmask.bench.plans import Row
+
+FORMATS = (".svg", ".png", ".pdf")
+INK, FADED = "#2b2b2b", "#6b7075"
+STYLE = {
+    "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left",
+    "axes.titlesize": 11, "axes.titleweight": "bold", "axes.edgecolor": FADED, "axes.labelcolor": INK,
+    "text.color": INK, "xtick.color": FADED, "ytick.color": FADED, "legend.frameon": False,
+    "svg.hashsalt": "unmask", "svg.fonttype": "path",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a plan's line is drawn: spread plans solid and coloured, the published law black, adaptive ones dashed."""
+
+    color: str
+    marker: str
+    style: str = "-"
+    width: float = 1.5
+
+
+LOOKS = {
+    "golden, rank": Look("#d55e00", "o", width=2.8),
+    "golden, uniform": Look("#e69f00", "o"),
+    "van der Corput": Look("#0072b2", "s"),
+    "stride": Look("#56b4e9", "D"),
+    "dilated": Look("#009e73", "^"),
+    "iid, uniform": Look("#000000", "o", width=2.2),
+    "permutation": Look("#8c8c8c", "v"),
+    "blocks of golden": Look("#b07aa1", "P"),
+    "left to right": Look("#7a5c3e", ">", ":"),
+    "confidence": Look("#cc3399", "X", "--"),
+    "entropy": Look("#7b4bb7", "*", "--"),
+    "threshold": Look("#cc3399", "x", ":"),
+}
+PANELS = {
+    "sticky": ("Sticky chain", "neighbours depend most: spacing pays"),
+    "copy": ("Copy at lag 4", "spacing by powers of two meets the lag and loses"),
+    "order2": ("Order 2, two topics", "dependence at 1, 2 and any distance"),
+    "topic": ("Exchangeable topic", "distance plays no part: spacing is idle"),
+    "books": ("Books", "mixture of character trigrams"),
+}
+
+
+def check_format(path: Path) -> None:
+    if path.suffix.lower() not in FORMATS:
+        raise UserError(f"a figure's name must end in {', '.join(FORMATS)}, not {str(path)!r}")
+
+
+def draw_figure(path: Path, rows: Sequence[Row], length: int) -> None:
+    """Draw and write the figure."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    check_format(path)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(12.5, 8.2), layout="constrained")
+        axes = figure.subplots(2, 3).flatten()
+        for axis, source in zip(axes, PANELS, strict=False):
+            _panel(axis, [row for row in rows if row.source == source], source, length)
+        _legend(axes[-1])
+        title = "How far the samples are from the law of the source, under an exact denoiser"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=14)
+        buffer = io.BytesIO()
+        kind = path.suffix.lower()[1:]
+        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    write_bytes(path, buffer.getvalue())
+
+
+def _panel(axis: Any, rows: Sequence[Row], source: str, length: int) -> None:
+    """One source. Plans without error stand on a line of their own at the foot."""
+    exact = all(row.standard_error is None for row in rows)
+    floor = 1e-3 if exact else min(row.error for row in rows if row.error > 0) / 2
+    for plan, look in LOOKS.items():
+        line = sorted((row for row in rows if row.plan == plan), key=lambda row: row.nfe)
+        if not line:
+            continue
+        forwards = [row.nfe for row in line]
+        error = [max(row.error, floor) for row in line]
+        axis.plot(
+            forwards, error, color=look.color, marker=look.marker, linestyle=look.style, linewidth=look.width,
+            markersize=6 if look.width > 2 else 5, zorder=3 if look.width > 2 else 2, clip_on=False,
+        )  # fmt: skip
+        if not exact:
+            spread = [row.standard_error or 0.0 for row in line]
+            axis.errorbar(forwards, error, yerr=spread, fmt="none", ecolor=look.color, elinewidth=1, alpha=0.6)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    ticks = [1, 2, 3, 4, 5, 6, 8] if exact else [2, 4, 8, 16, 32, 64]
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.minorticks_off()
+    axis.grid(True, color="#ececec", linewidth=0.8)
+    axis.set_axisbelow(True)
+    title, note = PANELS[source]
+    axis.set_title(title, pad=22)
+    note = note if exact else f"{note}, L = {length}"
+    axis.text(0, 1.02, note, transform=axis.transAxes, color=FADED, va="bottom")
+    axis.set_xlabel("forwards a line (NFE)")
+    axis.set_ylabel("KL(p‖Q), nats" if exact else "E KL(p‖q_u), nats a character")
+    if exact:
+        axis.set_ylim(floor, 6)
+        axis.set_yticks([1e-3, 1e-2, 1e-1, 1], ["exact", "0.01", "0.1", "1"])
+
+
+def _legend(axis: Any) -> None:
+    """The sixth place."""
+    from matplotlib.lines import Line2D
+
+    axis.axis("off")
+    handles = [
+        Line2D([], [], color=a.color, marker=a.marker, linestyle=a.style, linewidth=a.width, label=_named(plan))
+        for plan, a in LOOKS.items()
+    ]
+    axis.legend(handles=handles, loc="center left", fontsize=10.5, labelspacing=0.75, handlelength=3)
+
+
+def _named(plan: str) -> str:
+    notes = {
+        "golden, rank": "golden by rank (the default)",
+        "iid, uniform": "iid, uniform grid (the published law)",
+        "golden, uniform": "golden, uniform grid",
+        "permutation": "random order, equal counts",
+        "blocks of golden": "4 blocks of golden",
+        "confidence": "confidence, surest first",
+        "entropy": "entropy, lowest first",
+        "threshold": "confidence with a threshold",
+    }
+    return notes.get(plan, plan)

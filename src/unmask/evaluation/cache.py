@@ -1,0 +1,81 @@
+"""Where what is costly is kept: the folder of fetched judges, and a small database of what judges said.
+
+What a judge said of a text is found again by the hash of the judge, the way of reading and the text, so that a rerun
+costs nothing. Writes are transactions: a killed run leaves whole entries. Refuses to know judges and texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from unmask.base.errors import UserError, os_errors
+
+HOME = "UNMASK_CACHE"
+_ASK = 500  # keys in one question: SQLite takes no more than 999 variables everywhere
+
+
+def cache_home(folder: str | Path | None = None) -> Path:
+    """The cache folder: the one given, else $UNMASK_CACHE, else `unmask` in the user's cache folder."""
+    if folder is not None:
+        return Path(folder)
+    if os.environ.get(HOME):
+        return Path(os.environ[HOME])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
+
+
+def key_of(*parts: Any) -> str:
+    """A name for JSON values: equal parts, equal name."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+class Store:
+    """Rows of numbers by key, in one file. `Store.open()` is the one in the user's cache."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with os_errors("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with self._connected() as base:
+            base.execute("CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, numbers TEXT NOT NULL)")
+
+    @classmethod
+    def open(cls, folder: str | Path | None = None) -> Store:
+        return cls(cache_home(folder) / "judged.sqlite")
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: kept if the block ends well."""
+        try:
+            base = sqlite3.connect(self.path, timeout=60)
+            try:
+                with base:
+                    yield base
+            finally:
+                base.close()
+        except sqlite3.Error as error:
+            raise UserError(f"the cache {self.path} cannot be used ({error}): remove that file, or name another "
+                            f"folder in {HOME}") from error
+
+    def find(self, keys: Sequence[str]) -> list[list[float] | None]:
+        """What is known of each key."""
+        known: dict[str, list[float]] = {}
+        with self._connected() as base:
+            for start in range(0, len(keys), _ASK):
+                part = list(keys[start : start + _ASK])
+                marks = ",".join("?" * len(part))
+                for key, numbers in base.execute(f"SELECT key, numbers FROM said WHERE key IN ({marks})", part):
+                    known[key] = json.loads(numbers)
+        return [known.get(key) for key in keys]
+
+    def keep(self, said: dict[str, list[float]]) -> None:
+        """Remember, all or nothing."""
+        rows = [(key, json.dumps(numbers)) for key, numbers in said.items()]
+        with self._connected() as base:
+            base.executemany("INSERT OR REPLACE INTO said VALUES (?, ?)", rows)

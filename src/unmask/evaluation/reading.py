@@ -1,0 +1,197 @@
+"""How a judge reads texts: which tokens it sees, which of them it scores, in windows where a text is too long.
+
+One pass gives, for each text, the sum of -log p over the scored tokens, their number, and the sum of the judge's
+entropy there. Texts of similar length share a forward; a pad on the right changes nothing for a causal model. What was
+said is kept (cache.Store) every few texts, so that a rerun costs nothing and a killed run goes on.
+
+Refuses to know averages. Shapes: B windows in a forward, T tokens of each, V states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.evaluation.cache import Store, key_of
+from unmask.evaluation.judges import Judge
+from unmask.evaluation.texts import Texts, join_documents
+from unmask.parallel.ranks import joined
+
+Progress = Callable[[int, int], None]  # texts done, of how many
+EosRule = Literal["all", "first", "none"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What of a text is read and scored.
+
+    `cut`: tokens of a text at most. `width` and `stride`: of the sliding window, where a text is longer than it.
+    `eos`: which end-of-document tokens are scored. `begin`: the first token is scored too, predicted from the token
+    that starts a document; else it is only seen.
+    """
+
+    cut: int | None = None
+    width: int | None = None
+    stride: int | None = None
+    eos: EosRule = "all"
+    begin: bool = False
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Of one text: sums over its scored tokens, in nats."""
+
+    nll: float
+    count: int
+    entropy: float
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Tokens start .. end of a text; those from `first` on are scored there."""
+
+    text: int
+    start: int
+    end: int
+    first: int
+
+
+def retokenised(texts: Texts, judge: Judge) -> list[list[int]]:
+    """What the texts spell, in the judge's tokens, its own end-of-document token between documents."""
+    if judge.eos_id is None:
+        raise UserError(f"the judge {judge.name!r} has no end-of-document token, which reading whole texts needs: take "
+                        "a raw-id protocol (sdtt, sedd) or another judge")
+    flat = [document for documents in texts.documents for document in documents]
+    encoded = iter(judge.encode(flat))
+    return [join_documents([next(encoded) for _ in documents], judge.eos_id) for documents in texts.documents]
+
+
+def scored(ids: Sequence[int], eos_id: int | None, rule: EosRule) -> list[bool]:
+    """Which tokens count; whether the first one does is decided by what it is predicted from."""
+    seen, counts = 0, []
+    for token in ids:
+        is_eos = token == eos_id
+        seen += is_eos
+        counts.append(not is_eos or rule == "all" or (rule == "first" and seen == 1))
+    return counts
+
+
+def windows(text: int, length: int, width: int, stride: int) -> Iterator[_Window]:
+    """The first window scores all but its first token, each later one its last `stride`; every token once."""
+    yield _Window(text, 0, min(width, length), 1)
+    start = stride
+    while start + width - stride < length:
+        yield _Window(text, start, min(start + width, length), start + width - stride)
+        start += stride
+
+
+def judge_rows(
+    judge: Judge, rows: Sequence[Sequence[int]], reading: Reading, *,
+    store: Store | None = None, progress: Progress | None = None,
+) -> list[Judged]:
+    """What a judge says of texts given as its own token ids. Under torchrun the processes share what is not known."""
+    prepared = [_prepare(judge, row, reading) for row in rows]
+    keys = [key_of(judge.id, asdict(reading), row) for row in prepared]
+    with joined(judge.device.type) as ranks:
+        said = ranks.on_first(lambda: store.find(keys) if store else [None] * len(keys))
+        missing = [i for i, numbers in enumerate(said) if numbers is None]
+        missing.sort(key=lambda i: -len(prepared[i]))  # similar lengths together, and memory runs out at once or never
+        size = 64 * ranks.world
+        for start in range(0, len(missing), size):
+            if progress:
+                progress(len(rows) - len(missing) + start, len(rows))
+            part = missing[start : start + size]
+            share = part[ranks.rank :: ranks.world]
+            answers = ranks.together(lambda share=share: _read(judge, prepared, share, reading))  # type: ignore[misc]
+            for rank, answer in enumerate(answers):
+                for i, numbers in zip(part[rank :: ranks.world], answer, strict=True):
+                    said[i] = numbers
+            if store:
+                ranks.on_first(lambda part=part: store.keep({keys[i]: said[i] for i in part}))  # type: ignore[misc]
+        if progress:
+            progress(len(rows), len(rows))
+    return [Judged(nll, int(count), entropy) for nll, count, entropy in said]
+
+
+def _prepare(judge: Judge, row: Sequence[int], reading: Reading) -> list[int]:
+    """The tokens that are read: cut, with a token before the first where that one is to be scored."""
+    if not row:
+        raise UserError("an empty text cannot be judged: leave it out")
+    if max(row) >= judge.states or min(row) < 0:
+        raise UserError(f"token {max(row)} is none of the judge's {judge.states}: it has another tokenizer")
+    row = list(row[: reading.cut])
+    if reading.begin:
+        if judge.start_id is None:
+            raise UserError(f"the judge {judge.name!r} has no token to start a text from: take another judge")
+        row = [judge.start_id, *row]
+    return row
+
+
+def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], reading: Reading) -> list[list[float]]:
+    """[nll, count, entropy] of some of the rows."""
+    # the last token of a window is only predicted, so one more fits; a token that must come first takes a place
+    most = judge.context + 1 - (judge.bos_id is not None)
+    width = min(reading.width or most, most)
+    stride = min(reading.stride or width, max(1, width // 2))
+    asked = [window for i in share for window in windows(i, len(rows[i]), width, stride)]
+    counts = {i: scored(rows[i], judge.eos_id, reading.eos) for i in share}
+    sums = {i: [0.0, 0.0, 0.0] for i in share}
+    for batch in _batches(judge, asked):
+        log_p_BT, entropy_BT = _window_scores(judge, [rows[w.text][w.start : w.end] for w in batch], reading)
+        for b, window in enumerate(batch):
+            begin = reading.begin and window.start == 0
+            for place in range(window.first, window.end):
+                if counts[window.text][place] or (begin and place == 0):
+                    total = sums[window.text]
+                    total[0] -= log_p_BT[b][place - window.start - 1]
+                    total[1] += 1
+                    total[2] += entropy_BT[b][place - window.start - 1]
+    return [sums[i] for i in share]
+
+
+def _batches(judge: Judge, asked: Sequence[_Window]) -> Iterator[list[_Window]]:
+    """Windows that go through together: a bound on the table of logits."""
+    budget = 2**30 if judge.device.type == "cuda" else 2**25
+    most = max((window.end - window.start for window in asked), default=1)
+    size = max(1, budget // (judge.states * most))
+    for start in range(0, len(asked), size):
+        yield list(asked[start : start + size])
+
+
+@torch.inference_mode()
+def _window_scores(
+    judge: Judge, windows: Sequence[Sequence[int]], reading: Reading
+) -> tuple[list[list[float]], list[list[float]]]:
+    """log p of every token after a window's first, and the judge's entropy there."""
+    longest = max(map(len, windows))
+    lead = [] if judge.bos_id is None or reading.begin and windows[0][0] == judge.bos_id else [judge.bos_id]
+    ids_BT = torch.tensor([[*lead, *row, *[0] * (longest - len(row))] for row in windows])
+    if ids_BT.shape[1] < 2:
+        return [[] for _ in windows], [[] for _ in windows]
+    logits_BTV = judge.logits(ids_BT[:, :-1])[:, len(lead) :]
+    target_BT = ids_BT[:, len(lead) + 1 :].to(logits_BTV.device)
+    log_p_BTV = logits_BTV.log_softmax(-1)
+    log_p_BT = log_p_BTV.gather(-1, target_BT[..., None])[..., 0]
+    entropy_BT = torch.special.entr(log_p_BTV.exp()).sum(-1)
+    within_BT = torch.arange(target_BT.shape[1]) < torch.tensor([len(row) - 1 for row in windows])[:, None]
+    if not bool((log_p_BT.isfinite() & entropy_BT.isfinite()).cpu()[within_BT].all()):
+        raise UserError(f"the judge {judge.name!r} gave NaN or no probability at all for a token of a text: load it in "
+                        "fp32, or take another judge")
+    return log_p_BT.double().cpu().tolist(), entropy_BT.double().cpu().tolist()
+
+
+def check_raw_ids(texts: Texts, judge: Judge, vocabulary: str, protocol: str) -> None:
+    """Refuse to hand a judge ids that mean something else to it."""
+    if vocabulary != judge.vocabulary:
+        raise UserError(f"the protocol {protocol!r} hands raw token ids to the judge, but {judge.name!r} has another "
+                        f"tokenizer than {texts.tokenizer.name!r}: take a protocol that re-tokenises (mdlm, bd3lm)")
+
+
+def sums(judged: Sequence[Judged]) -> Tensor:
+    """nll, count and entropy of each text: (3, texts)."""
+    return torch.tensor([[one.nll, one.count, one.entropy] for one in judged], dtype=torch.float64).T

@@ -1,0 +1,171 @@
+"""Texts to be scored, drawn or real, in one shape: token ids, what they spell, how many bytes that is.
+
+A row may hold several documents with end-of-document tokens between them. Those tokens are not text: they spell
+nothing, count no bytes, and a judge with another tokenizer reads its own end-of-document token in their place.
+
+Refuses to know models and scores. Shapes: T texts, L positions (shorter texts are padded with -1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.data import corpus
+from unmask.data.encoder import Encoder
+from unmask.data.loader import Loader
+from unmask.data.shards import INDEX, ShardSet, check_tokenizer
+from unmask.data.tokenizer import Tokenizer
+from unmask.sampling.samples import Samples
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """T texts of one tokenizer. `log_q_T` is log q of each whole text where a sampler drew it, else None."""
+
+    tokens_TL: Tensor  # int64
+    tokenizer: Tokenizer
+    record: dict[str, Any] = field(default_factory=dict)
+    log_q_T: Tensor | None = None
+    prompted: bool = False  # some of the tokens were given to the sampler
+
+    def __post_init__(self) -> None:
+        if self.tokens_TL.numel() == 0 or bool((self.tokens_TL < 0).all(1).any()):
+            raise UserError("there is no text to score, or an empty one among the texts: draw more, or leave it out")
+        if int(self.tokens_TL.max()) >= self.tokenizer.size:
+            raise UserError(f"token {int(self.tokens_TL.max())} is not one of the {self.tokenizer.size} of the "
+                            f"tokenizer {self.tokenizer.name!r}: a masked position, or another tokenizer's token")
+
+    def __len__(self) -> int:
+        return len(self.tokens_TL)
+
+    @cached_property
+    def rows(self) -> list[list[int]]:
+        """The ids of each text, without padding."""
+        return [[token for token in row if token >= 0] for row in self.tokens_TL.tolist()]
+
+    @cached_property
+    def documents(self) -> list[list[str]]:
+        """What each text spells: one string more than it has end-of-document tokens, possibly empty."""
+        return [[self.tokenizer.decode(part) for part in self._split(row)] for row in self.rows]
+
+    def _split(self, row: list[int]) -> Iterator[list[int]]:
+        ends = {self.tokenizer.eos_id, self.tokenizer.bos_id}
+        part: list[int] = []
+        for token in row:
+            if token in ends:
+                yield part
+                part = []
+            else:
+                part.append(token)
+        yield part
+
+    @property
+    def strings(self) -> list[str]:
+        """Each text as a person reads it: a blank line between its documents."""
+        return ["\n\n".join(document for document in documents if document) for documents in self.documents]
+
+    @cached_property
+    def bytes_T(self) -> Tensor:
+        """UTF-8 bytes of each text. (A character cut in two at a text's edge counts as the sign that replaces it.)"""
+        sizes = [sum(len(document.encode("utf-8")) for document in documents) for documents in self.documents]
+        return torch.tensor(sizes, dtype=torch.int64)
+
+    def take(self, count: int) -> Texts:
+        """The first `count` texts."""
+        log_q_T = None if self.log_q_T is None else self.log_q_T[:count]
+        return replace(self, tokens_TL=self.tokens_TL[:count], log_q_T=log_q_T)
+
+
+def of_samples(samples: Samples, tokenizer: Tokenizer | None, **facts: Any) -> Texts:
+    """Drawn texts, with what the sampler recorded; `facts` (the model's hash, its name) join the record."""
+    if tokenizer is None:
+        raise UserError("this model has no tokenizer, so that its samples are no text: score a model that has one")
+    prompted = bool((samples.given & (samples.tokens >= 0)).any())
+    return Texts(samples.tokens, tokenizer, {**samples.record, **facts}, samples.log_q.sum(1), prompted)
+
+
+def held_out(
+    data: str | Path, tokenizer: Tokenizer, length: int, *,
+    count: int | None = None, split: str = "validation", wrap: bool = False,
+) -> Texts:
+    """Real text as blocks of `length` tokens, `count` of them evenly spaced over the whole (default: all).
+
+    Args:
+        data: a folder that `unmask prepare` wrote, a text file (also compressed, or JSON lines), a folder of them, or
+            "sample" for the bundled corpus
+        tokenizer: the model's
+        length: tokens of a block
+        count: how many blocks
+        split: of a prepared folder
+        wrap: blocks as MDLM makes them: BOS, length - 2 tokens, EOS
+    """
+    if (Path(data) / INDEX).is_file():
+        shards = ShardSet.open(data)
+        check_tokenizer(shards, tokenizer)
+        loader = Loader([shards], length, split=split, wrap=wrap)
+        tokens_TL = torch.cat([batch.tokens_BL for batch in loader.eval_batches(count, 1024)])
+        return real_text(tokens_TL, tokenizer, source=str(data), split=split, wrap=wrap)
+    stream = _encode_files(str(data), tokenizer)
+    inside = length - 2 if wrap else length
+    blocks = len(stream) // inside if inside > 0 else 0
+    if blocks == 0:
+        raise UserError(f"{data} has {len(stream)} tokens, less than one block of {inside}: give more text")
+    total = blocks if count is None else min(count, blocks)
+    chosen = np.arange(total) * blocks // total
+    tokens_TL = torch.from_numpy(stream[: blocks * inside].reshape(blocks, inside)[chosen].astype(np.int64))
+    if wrap:
+        edge_T1 = torch.ones(total, 1, dtype=torch.int64)
+        tokens_TL = torch.cat([edge_T1 * tokenizer.bos_id, tokens_TL, edge_T1 * tokenizer.eos_id], dim=1)
+    return real_text(tokens_TL, tokenizer, source=str(data), split=None, wrap=wrap)
+
+
+def real_text(tokens_TL: Tensor, tokenizer: Tokenizer, **facts: Any) -> Texts:
+    """Blocks of real text, named by their hash."""
+    digest = hashlib.sha256(tokens_TL.numpy().tobytes()).hexdigest()
+    shape = {"texts": len(tokens_TL), "length": tokens_TL.shape[1], "sha256": digest}
+    return Texts(tokens_TL, tokenizer, {**facts, **shape, "tokenizer": tokenizer.describe()})
+
+
+def _encode_files(name: str, tokenizer: Tokenizer) -> np.ndarray:
+    """Every document of some files, each followed by the end-of-document token, as one stream."""
+    encoder, parts = Encoder(tokenizer.to_json()), []
+    for source in corpus.find(name):
+        for piece in source.pieces(corpus.Reading()):
+            parts.append(encoder.encode(piece.text))
+            if piece.last:
+                parts.append(np.array([tokenizer.eos_id], dtype=np.uint32))
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
+
+
+def parrot(real: Texts, count: int, passages: int = 16) -> Texts:
+    """The control that fools Gen PPL and entropy: `count` texts, each one of the first few real passages again."""
+    if len(real) < passages:
+        raise UserError(f"a parrot of {passages} passages needs as many real texts, not {len(real)}")
+    tokens_TL = real.tokens_TL[torch.arange(count) % passages]
+    return real_text(tokens_TL, real.tokenizer, parrot=passages, source=real.record.get("source"))
+
+
+def check_same_tokenizer(texts: Texts, tokenizer: Tokenizer | None, owner: str) -> None:
+    """Refuse texts whose ids mean something else to `owner`."""
+    if tokenizer is None or tokenizer.hash != texts.tokenizer.hash:
+        theirs = "none" if tokenizer is None else repr(tokenizer.name)
+        raise UserError(f"the texts are in tokens of {texts.tokenizer.name!r}, {owner} has {theirs}: read them again "
+                        "with the tokenizer of the model")
+
+
+def join_documents(documents: Sequence[Sequence[int]], eos_id: int) -> list[int]:
+    """Encoded documents with the end-of-document token between them."""
+    ids = list(documents[0])
+    for document in documents[1:]:
+        ids += [eos_id, *document]
+    return ids

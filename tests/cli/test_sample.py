@@ -1,0 +1,353 @@
+"""`unmask sample` as a user meets it: text, records, what it shows while it writes, and what it refuses."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+from unmask.base.streams import stream
+from unmask.checkpoint.io import Checkpoint, load, save
+from unmask.cli.animation import Camera, lay_out, save_html
+from unmask.cli.main import main
+from unmask.cli.watch import BLOCK, Watch, token_texts, visible_texts
+from unmask.data.tokenizer import Tokenizer
+from unmask.models.dit import DiT
+from unmask.sampling.samples import StepView
+from unmask.sampling.sample import sample
+
+L = 24
+WORDS = "once upon a time there lived a wolf. naïve café, 日本語 🙂! "
+
+
+def random_checkpoint(causal=False):
+    tokenizer = Tokenizer.train([WORDS * 3], 300)
+    model = DiT(tokenizer.size + 1, L, hidden=16, cond=8, blocks=1, heads=2, causal=causal)
+    generator = stream(0, "weights")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return Checkpoint(model.double(), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models")
+    save(random_checkpoint(), place / "model")
+    save(random_checkpoint(causal=True), place / "causal")
+    return place
+
+
+@pytest.fixture
+def unmask(folder, tmp_path, monkeypatch, capsys):
+    """Run `unmask sample` on the model; gives (stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words, expect=0, model="model"):
+        assert main(["sample", *words, "--device", "cpu", "--model", str(folder / model)]) == expect
+        said = capsys.readouterr()
+        return said.out, said.err
+
+    return call
+
+
+def strict(line):
+    """JSON as other programs read it: no NaN."""
+    return json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+# --- text and records -------------------------------------------------------------------------------------------------
+
+
+def test_text_is_the_librarys_and_pipes_cleanly(unmask, folder):
+    out, err = unmask("--steps", "5", "--seed", "3")
+    made = sample(load(folder / "model"), 1, 5, seed=3, device="cpu")
+    assert out == made.text[0] + "\n"  # nothing but the text
+    nats = -float(made.log_q.sum()) / L
+    assert re.fullmatch(
+        rf"24 tokens in \d+\.\d\d s \([\d,]+ tokens/s\) · 5 forwards · {nats:.3f} nats/token · golden, drawn in float64"
+        r" · .* CPU.*\n", err,
+    ), err  # fmt: skip
+
+    out, err = unmask("--n", "3", "--steps", "4", "--batch", "2")
+    texts = sample(load(folder / "model"), 3, 4, device="cpu").text
+    rules = re.findall(r"^── (\d) of 3 · 4 forwards · \d\.\d{3} nats/token ─+$", out, re.MULTILINE)
+    assert rules == ["1", "2", "3"]
+    assert all(text in out for text in texts)
+    assert "\x1b" not in out.replace("".join(texts), "")  # no colours of ours
+    assert err.count("\n") == 1
+
+
+def test_json_lines_hold_the_run_and_every_sample(unmask, folder):
+    words = ["--prompt", "once upon", "a wolf", "there", "--length", "24", "12", "20", "--steps", "3", "--seed", "1"]
+    out, _ = unmask(*words, "--suffix", " time", "--json", "--top_k", "9")
+    run, *records = map(strict, out.splitlines())
+    made = sample(
+        load(folder / "model"), 3, 3, prompt=["once upon", "a wolf", "there"], length=[24, 12, 20], suffix=" time",
+        seed=1, top_k=9, device="cpu",
+    )  # fmt: skip
+    assert (run["kind"], run["n"], run["steps"], run["reveal"], run["grid"]["name"]) == ("run", 3, 3, "golden", "rank")
+    assert (run["dtype"], run["seed"], run["top_k"], run["nfe"]) == ("float64", 1, 9, 3.0)
+    assert [record["index"] for record in records] == [0, 1, 2]
+    for i, (record, length) in enumerate(zip(records, (24, 12, 20), strict=True)):
+        assert (record["kind"], record["text"], record["nfe"]) == ("sample", made.text[i], 3)
+        assert record["tokens"] == made.tokens[i, :length].tolist()
+        assert record["given"] == made.given[i, :length].tolist()
+        assert record["token_log_q"] == pytest.approx(made.log_q[i, :length].tolist(), abs=1e-12)
+        assert record["log_q"] == pytest.approx(sum(record["token_log_q"]))
+        assert record["text"].startswith(words[1 + i])
+        assert record["text"].endswith(" time")
+
+    out, _ = unmask("--reveal", "iid", "--grid", "mdlm", "--dtype", "legacy_fp32", "--steps", "3", "--json")
+    run, record = map(strict, out.splitlines())
+    assert (run["dtype"], record["log_q"], record["token_log_q"], record["nfe"]) == ("legacy_fp32", None, None, 4)
+
+
+def test_a_pattern_is_filled_between_its_words(unmask):
+    out, _ = unmask("once upon a ____ there ______.", "--n", "4", "--json")
+    records = [strict(line) for line in out.splitlines()[1:]]
+    assert len({record["text"] for record in records}) == 4
+    for record in records:
+        assert record["given"].count(False) == 10
+        assert re.fullmatch(r"once upon a.* there.*\.", record["text"], re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("words", "reveal", "steps", "forwards"),
+    [
+        ("--reveal blocks --block_size 8 --steps 6", "blocks(8, confidence)", 6, 6),
+        ("--reveal blocks --block_size 8 --threshold 1e-9", "blocks(8, confidence)", 32, 3),
+        ("--reveal confidence --threshold 1e-9", "confidence", 32, 1),
+        ("--reveal entropy --threshold 1e-9", "entropy", 32, 24),
+        ("--reveal left_to_right --grid 0.75 0.5 0.25", "left_to_right", 4, 4),
+        ("--reveal stride --grid 0.5", "stride", 2, 2),
+        ("--reveal iid --grid fitted.json", "iid", 3, 3),
+        ("--reveal iid --grid fitted.json --steps 3", "iid", 3, 3),
+        ("--reveal iid --grid uniform --remask cap --eta 0.3 --steps 9", "iid", 9, 9),
+    ],
+)
+def test_plans_and_grids_by_name(words, reveal, steps, forwards, unmask, tmp_path):
+    grid = {"grid": {"name": "fitted", "times": [1, 0.6, 0.3, 0], "by": "rank"}}
+    (tmp_path / "fitted.json").write_text(json.dumps(grid))
+    run = strict(unmask(*words.split(), "--json")[0].splitlines()[0])
+    assert (run["reveal"], run["steps"], run["nfe"]) == (reveal, steps, forwards)
+    assert run["remask"] == ({"rule": "cap", "eta": 0.3} if "remask" in words else None)
+
+
+def test_out_holds_what_stdout_would(unmask, tmp_path):
+    shown, _ = unmask("--n", "2", "--steps", "2")
+    (tmp_path / "story.txt").write_text("an older one")
+    out, err = unmask("--n", "2", "--steps", "2", "--out", "story.txt")
+    assert (out, err.count("\n")) == ("", 1)
+    assert (tmp_path / "story.txt").read_text(encoding="utf-8") == shown
+    assert [path.name for path in tmp_path.iterdir()] == ["story.txt"]
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--steps", "0"], "steps must be at least 1, not 0"),
+        (["--temperature", "0"], "temperature must be above 0"),
+        (["--temperature", "-1"], "temperature must be above 0"),
+        (["--top_p", "0"], "top_p must be above 0 and at most 1"),
+        (["--top_p", "1.5"], "top_p must be above 0 and at most 1"),
+        (["--top_k", "0"], "top_k must be at least 1"),
+        (["--n", "0"], "n must be at least 1"),
+        (["--batch", "0"], "batch must be at least 1"),
+        (["--prompt", "once upon a time " * 20], "leaves no room in 24"),
+        (["--prompt", "a", "b", "--n", "3"], "2 entries for 3 samples"),
+        (["no blank here"], "has no blank: mark one with underscores"),
+        (["a ____ b", "--prompt", "once"], "leave out prompt"),
+        (["--reveal", "goldn"], "did you mean 'golden'?"),
+        (["--grid", "unifrom"], "did you mean 'uniform'?"),
+        (["--grid", "0.5", "rank"], "--grid takes one name"),
+        (["--grid", "0.2", "0.8"], "must fall from 1 to 0"),
+        (["--grid", "nowhere.json"], "nowhere.json: it does not exist"),
+        (["--grid", "0.5", "--steps", "3"], "this grid has 2 steps, --steps says 3"),
+        (["--threshold", "0.5"], "--threshold is for --reveal confidence, entropy or blocks"),
+        (["--threshold", "0.5", "--reveal", "confidence", "--steps", "4"], "leave out --steps and --grid"),
+        (["--threshold", "-1", "--reveal", "confidence"], "threshold must be above 0"),
+        (["--block_size", "4"], "--block_size is for --reveal blocks"),
+        (["--block_size", "0", "--reveal", "blocks"], "at least 1 position"),
+        (["--eta", "0.1"], "--eta belongs to --remask"),
+        (["--remask", "cap"], "take reveal iid"),
+        (["--remask", "rescael"], "did you mean 'rescale'?"),
+        (["--dtype", "legacy_fp32"], "take reveal iid, grid mdlm"),
+        (["--dtype", "float46"], "did you mean 'float64'?"),
+        (["--precision", "bf16"], "on the CPU take precision fp32"),
+        (["--gif", "film.png"], "must end in .gif"),
+        (["--html", "film"], "must end in .html"),
+        (["--weights", "raw"], "one set of weights"),
+        (["--out", "."], "cannot write ."),
+    ],
+)
+def test_mistakes_are_one_line(words, said, unmask, tmp_path):
+    out, err = unmask(*words, expect=2)
+    assert said in err
+    assert (err.count("\n"), out) == (1, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_models_that_cannot_serve_are_one_line(unmask, capsys, monkeypatch, tmp_path):
+    _, err = unmask(model="causal", expect=2)
+    assert "no mask state" in err
+    assert err.count("\n") == 1
+    monkeypatch.setattr("unmask.checkpoint.locate.bundled", dict)
+    assert main(["sample"]) == 2
+    err = capsys.readouterr().err
+    assert "'pocket'" in err
+    assert "--model" in err
+    assert err.count("\n") == 1
+
+
+def test_a_first_text_waits_for_no_import_it_does_not_need(folder):
+    """Each of these costs up to seconds of a cold start."""
+    heavy = ["torch._dynamo", "torch._inductor", "sympy", "matplotlib", "PIL", "rich", "tensorboard", "transformers"]
+    program = (
+        "import sys; from unmask.cli.main import main; main(sys.argv[1:]); "
+        f"print([name for name in {heavy} if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program, "sample", "--model", str(folder / "model"), "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# --- half-written text ------------------------------------------------------------------------------------------------
+
+
+def test_characters_spread_over_tokens_come_out_whole():
+    tokenizer = random_checkpoint().tokenizer
+    ids = Tokenizer.train([], 257).encode("naïve café, 日本語 🙂!")  # a token is a byte
+    for codec, tokens in ((tokenizer, tokenizer.encode(WORDS)), (Tokenizer.train([], 257), ids)):
+        texts = token_texts(tokens, codec)
+        assert "".join(texts) == codec.decode(tokens)
+        assert "\ufffd" not in "".join(texts)
+    assert texts.count("") > 10  # the bytes before the last of a character
+    broken = ids[:3]  # ends within ï
+    assert "".join(token_texts(broken, codec)) == codec.decode(broken) == "na\ufffd"
+    assert token_texts(codec.encode("a\x1b[2Jb\r\n"), codec) == ["a", "␛", "[", "2", "J", "b", "␍", "\n"]
+    assert token_texts([7, 8], None) == [" 7", " 8"]  # a model without text
+
+
+def test_hidden_tokens_leave_gaps():
+    tokenizer = random_checkpoint().tokenizer
+    ids = tokenizer.encode("once upon a time")
+    hidden = [*ids[:1], -5, *ids[2:], -5, -5]
+    texts = visible_texts(hidden, -5, tokenizer)
+    assert [text is None for text in texts] == [token == -5 for token in hidden]
+    assert "".join(text or "" for text in texts) == tokenizer.decode(ids[:1]) + tokenizer.decode(ids[2:])
+
+
+def views_of(checkpoint, **settings):
+    views = []
+    made = sample(checkpoint, callback=views.append, device="cpu", **settings)
+    return made, views
+
+
+def test_watching_shows_blocks_that_turn_into_text():
+    checkpoint = random_checkpoint()
+    made, views = views_of(checkpoint, n=2, steps=6, prompt="once upon", seed=4)
+    screen = Console(file=io.StringIO(), force_terminal=True, width=500, height=40, color_system="truecolor")
+    with Watch(checkpoint.tokenizer, screen, lasts=0) as watch:
+        for view in views:
+            start = screen.file.tell()
+            watch(view)
+            shown = screen.file.getvalue()[start:]
+            assert shown.count(BLOCK) == int((view.tokens_BL == view.mask_id).sum())
+            assert f"step {view.step} of 6" in re.sub(r"\x1b\[[\d;]*m", "", shown)
+    assert "once upon" in shown
+    assert BLOCK not in shown
+    # what is new in the last step stands out, what was there before does not
+    is_new = views[-2].tokens_BL == views[-1].mask_id
+    assert shown.count("\x1b[1;30;43m") >= int(is_new.sum()) - 2  # tokens of one character's bytes may add nothing
+    silent = Console(file=io.StringIO(), force_terminal=False)
+    with Watch(checkpoint.tokenizer, silent) as watch:
+        watch(views[0])
+    assert silent.file.getvalue() == ""
+
+
+def test_watch_without_a_terminal_gives_the_text(unmask):
+    assert unmask("--watch", "--steps", "3")[0] == unmask("--steps", "3")[0]
+
+
+# --- animations -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["--steps 5", "--steps 8 --reveal iid --grid uniform --remask cap --eta 0.4"])
+def test_the_page_replays_to_the_text(words, unmask, tmp_path):
+    out, _ = unmask("--prompt", "once upon", *words.split(), "--html", "film.html", "--seed", "2")
+    page = (tmp_path / "film.html").read_text(encoding="utf-8")
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+    steps = data["steps"]
+    assert steps == int(words.split()[1])
+
+    def at(step):
+        return [[text for when, text in changes if when <= step][-1] for changes in data["changes"]]
+
+    assert "".join(at(steps)) == "".join(data["final"])
+    assert "".join(data["final"]).replace("␀", "") in out.replace("\x00", "") or "␀" in "".join(data["final"])
+    assert "".join(text for text in at(0) if text) == "once upon"  # before the first step only what was given
+    assert [text is not None for text in at(0)] == data["given"]
+    hidden = [at(step).count(None) for step in range(steps + 1)]
+    if "remask" in words:
+        assert any(None in [text for _, text in changes[1:]] for changes in data["changes"])
+    else:
+        assert hidden == sorted(hidden, reverse=True)
+        assert all(len(changes) == 1 + (not given) for changes, given in zip(data["changes"], data["given"], strict=True))
+    for outside in ("http:", "https:", "src=", "@import", "url("):
+        assert outside not in page
+
+
+def test_hostile_text_stays_text(tmp_path):
+    tokenizer = Tokenizer.train([], 257)
+    ids = tokenizer.encode("</script><script>alert(1)</script> {{DATA}} <!-- & \u2028")
+    camera = Camera()
+    shape = (1, len(ids))
+    camera(StepView(1, 1, torch.tensor([ids]), torch.zeros(shape, dtype=torch.bool), (0,), mask_id=300))
+    save_html(camera.film(tokenizer, "a & <b>"), tmp_path / "film.html")
+    page = (tmp_path / "film.html").read_text(encoding="utf-8")
+    assert page.count("<script") == page.count("</script>") == 2
+    assert "alert(1)</script>" not in page
+    assert "a &amp; &lt;b>" in page or "a &amp; &lt;b&gt;" in page
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert "".join(data["final"]) == tokenizer.decode(ids)
+
+
+def test_the_gif_shows_every_step_and_rests_at_the_end(unmask, tmp_path):
+    unmask("--steps", "4", "--n", "2", "--gif", "film.gif", "--prompt", "once upon")
+    film = Image.open(tmp_path / "film.gif")
+    assert film.n_frames == 1 + 4 + 1  # blank, the steps, at rest
+    pictures, durations = [], []
+    for frame in range(film.n_frames):
+        film.seek(frame)
+        durations.append(film.info["duration"])
+        pictures.append(film.convert("RGB"))
+    assert len({picture.size for picture in pictures}) == 1
+    assert durations[-1] >= 3000 > 4 * max(durations[1:-1])
+    blank = (0xE4, 0xE2, 0xDA)
+    grey = [sum(count for count, colour in picture.getcolors(1 << 20) if _near(colour, blank)) for picture in pictures]
+    assert grey == sorted(grey, reverse=True)
+    assert grey[0] > 10 * grey[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["film.gif"]
+
+
+def _near(colour, other):
+    return max(abs(a - b) for a, b in zip(colour, other, strict=True)) < 4
+
+
+def test_lines_break_between_words_and_only_then_within():
+    pieces = lay_out(["ab", "c", " de", "f\n", "g", " ", "x" * 12], width=5, measure=len)
+    assert [(piece.token, piece.text, piece.x, piece.line) for piece in pieces[:5]] == [
+        (0, "ab", 0, 0), (1, "c", 2, 0), (2, "de", 0, 1), (3, "f", 2, 1), (4, "g", 0, 2),
+    ]  # fmt: skip
+    assert "".join(piece.text for piece in pieces[5:]) == "x" * 12
+    assert max(piece.x + piece.width for piece in pieces) <= 5
+    assert pieces[-1].line == 5

@@ -1,0 +1,96 @@
+"""`unmask train` as a user types it: the whole way once, and each mistake as one line and exit code 2."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.checkpoint.io import load
+from unmask.cli.main import main
+
+OPTIONS = "--preset tiny --length 12 --steps 3 --batch 4 --eval_batches 1 --device cpu --no-tensorboard --no-progress"
+
+
+@pytest.fixture(scope="module")
+def corpora(write_corpus, tmp_path_factory):
+    """Two corpora of one tokenizer, and one of another."""
+    folder = tmp_path_factory.mktemp("corpora")
+    tokens = np.random.default_rng(0).integers(0, 5, 2000)
+    return [
+        str(write_corpus(folder / name, tokens[:1500], tokens[1500:], size))
+        for name, size in (("a", 6), ("b", 6), ("other", 7))
+    ]
+
+
+def run(capsys, *arguments: str) -> tuple[int, str]:
+    code = main(["train", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.err if code else captured.out
+
+
+def test_train_then_train_on_from_its_weights(capsys, corpora, tmp_path):
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    code, out = run(capsys, "--data", *corpora[:2], "--weights", "3", "1", *OPTIONS.split(), "--out", first)
+    assert (code, out.startswith(f"{first}: 3 steps")) == (0, True)
+    options = "--lr 1e-30 --steps 1 --batch 4 --device cpu --eval_every 0 --no-tensorboard --no-progress"
+    code, _ = run(capsys, "--data", corpora[0], "--from", first, *options.split(), "--out", second)
+    assert code == 0
+    begun, ended = load(first).model, load(second).model  # one step at a rate of nothing: the weights it started from
+    assert all(torch.allclose(a, b) for a, b in zip(begun.parameters(), ended.parameters(), strict=True))
+    config = json.loads((tmp_path / "second" / "run.json").read_text())["config"]
+    assert config["facts"] == {"from": first}
+
+
+def test_a_causal_judge(capsys, corpora, tmp_path):
+    code, _ = run(capsys, "--data", corpora[0], "--objective", "ar", *OPTIONS.split(), "--out", str(tmp_path / "judge"))
+    assert code == 0
+    assert load(tmp_path / "judge").model.config.causal
+    assert "nll" in (tmp_path / "judge" / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--data", "CORPUS", "--stepz", "3"], "unknown option --stepz: did you mean --steps?"),
+        (["--data", "CORPUS", "--decay", "cosin"], "did you mean 'cosine'?"),
+        (["--data", "CORPUS", "--config", "RECIPE"], "unknown key 'warmpu': did you mean 'warmup'?"),
+        (["--data", "CORPUS", "--config", "pokcet"], "did you mean 'pocket'?"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--data", "CORPUS", "OTHER"], "tokenizer"),
+        (["--data", "CORPUS", "--length", "5000"], "less than one block of 5000"),
+        (["--data", "CORPUS", "--length", "600"], "the validation split"),
+        (["--data", "CORPUS", "--device", "gpu"], "did you mean 'cpu'?"),
+        (["--data", "CORPUS", "--objective", "ar", "--plan", "golden"], "--objective ar has none"),
+        (["--data", "CORPUS", "--parallel", "fsdp"], "torchrun"),
+        (["--data", "CORPUS", "--batch", "0"], "batch must be at least 1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(capsys, corpora, tmp_path, arguments, line):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("warmpu: 3\n")
+    names = {"CORPUS": corpora[0], "OTHER": corpora[2], "RECIPE": str(recipe)}
+    given = [names.get(word, word) for word in arguments]
+    code, error = run(capsys, *OPTIONS.split(), "--out", str(tmp_path / "run"), *given)
+    assert code == 2
+    assert error.count("\n") == 1
+    assert line in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_and_a_corpus_of_different_tokenizers(capsys, corpora, tmp_path):
+    assert run(capsys, "--data", corpora[0], *OPTIONS.split(), "--out", str(tmp_path / "run"))[0] == 0
+    code, error = run(capsys, "--data", corpora[2], "--from", str(tmp_path / "run"), "--out", str(tmp_path / "next"))
+    assert (code, error.count("\n")) == (2, 1)
+    assert "wrong tokenizer" in error
+    longer = ["--from", str(tmp_path / "run"), "--length", "13", "--device", "cpu"]
+    code, error = run(capsys, "--data", corpora[0], *longer, "--out", str(tmp_path / "next"))
+    assert "13 tokens are longer than the model's 12" in error
+    assert not (tmp_path / "next").exists()
+
+
+@pytest.mark.parametrize("recipe", ["demo-teacher", "pocket", "mdlm-owt"])
+def test_bundled_recipes_are_valid(capsys, recipe):
+    code, out = run(capsys, "--config", recipe, "--print_config")
+    assert code == 0
+    assert "lr: 0.00" in out

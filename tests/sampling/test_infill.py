@@ -1,0 +1,99 @@
+"""Patterns, prompts and suffixes become token templates: what is given stands where it was written, the rest is mask."""
+
+import pytest
+import torch
+
+from unmask.base.errors import UserError
+from unmask.data.tokenizer import Tokenizer
+from unmask.sampling.infill import from_pattern, templates
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    story = "once upon a time there lived a wolf. upon a hill there was a snake_case house. "
+    return Tokenizer.train([story * 3], 320)
+
+
+def parts(template, mask_id):
+    """A template as a list: a list of ids for each given stretch, a number for each blank."""
+    found = []
+    for token in template.tokens_L.tolist():
+        kind = int if token == mask_id else list
+        if not found or not isinstance(found[-1], kind):
+            found.append(kind())
+        found[-1] += 1 if kind is int else [token]
+    return found
+
+
+def test_a_pattern_is_its_words_and_one_mask_an_underscore(tokenizer):
+    mask_id = tokenizer.size
+    pattern = "once upon a ____ there lived______, a wolf ___."
+    head, first, middle, second, more, third, end = parts(from_pattern(pattern, mask_id, tokenizer), mask_id)
+    assert (first, second, third) == (4, 6, 3)
+    # the space before a blank belongs to the token that fills it, the space after it to the word that follows
+    given = [tokenizer.decode(ids) for ids in (head, middle, more, end)]
+    assert given == ["once upon a", " there lived", ", a wolf", "."]
+    assert head == tokenizer.encode("once upon a")  # the very tokens a prompt would be
+
+
+def test_blanks_may_stand_alone_at_the_start_and_at_the_end(tokenizer):
+    mask_id = tokenizer.size
+    assert parts(from_pattern("_____", mask_id, tokenizer), mask_id) == [5]
+    start, given, end = parts(from_pattern("___ lived ____", mask_id, tokenizer), mask_id)
+    assert (start, tokenizer.decode(given), end) == (3, " lived", 4)
+
+
+def test_one_or_two_underscores_are_text(tokenizer):
+    given, blank = parts(from_pattern("a snake_case __init__ ___", tokenizer.size, tokenizer), tokenizer.size)
+    assert (tokenizer.decode(given), blank) == ("a snake_case __init__", 3)
+
+
+def test_prompts_suffixes_and_lengths_one_for_all_or_one_each(tokenizer):
+    mask_id = tokenizer.size
+    made = templates(
+        3, longest=40, mask_id=mask_id, tokenizer=tokenizer,
+        prompt=["once", "", "upon a time"], suffix=" wolf.", length=[20, 40, 30],
+    )  # fmt: skip
+    tail = tokenizer.encode(" wolf.")
+    for template, prompt, length in zip(made, ("once", "", "upon a time"), (20, 40, 30), strict=True):
+        head = tokenizer.encode(prompt)
+        blanks = length - len(head) - len(tail)
+        assert template.tokens_L.tolist() == head + [mask_id] * blanks + tail
+    free = templates(2, longest=40, mask_id=mask_id, tokenizer=tokenizer)
+    assert [template.tokens_L.tolist() for template in free] == [[mask_id] * 40] * 2
+
+
+def test_token_ids_serve_models_without_text():
+    one_L = torch.tensor([9, 3, 9])
+    assert [t.tokens_L.tolist() for t in templates(2, longest=3, mask_id=9, tokenizer=None, infill=one_L)] == [
+        [9, 3, 9],
+        [9, 3, 9],
+    ]
+    each_BL = torch.tensor([[9, 3, 9], [1, 9, 9]])
+    made = templates(2, longest=3, mask_id=9, tokenizer=None, infill=each_BL)
+    assert torch.equal(torch.stack([template.tokens_L for template in made]), each_BL)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"infill": "no blank at all"}, "has no blank: mark one with underscores"),
+        ({"infill": "two __ are text"}, "has no blank"),
+        ({"infill": "a " + "_" * 50}, "the model at most 40"),
+        ({"infill": "a ____", "prompt": "once"}, "leave out prompt"),
+        ({"infill": ["a ____"] * 3}, "3 entries for 2 samples"),
+        ({"infill": torch.tensor([1, 2])}, "no blank to fill"),
+        ({"prompt": "there lived a wolf " * 20}, "leaves no room in 40: shorten it"),
+        ({"prompt": "a", "suffix": "b", "length": 2}, "leaves no room in 2"),
+        ({"prompt": ["a", "b", "c"]}, "3 entries for 2 samples"),
+        ({"length": 41}, "between 1 and the model's 40"),
+        ({"length": 0}, "between 1 and the model's 40"),
+        ({"prompt": "once", "tokenizer": None}, "no tokenizer"),
+        ({"n": 0}, "n must be at least 1"),
+    ],
+)
+def test_what_cannot_be_filled_is_said_in_one_line(settings, words, tokenizer):
+    settings = {"n": 2, "longest": 40, "mask_id": tokenizer.size, "tokenizer": tokenizer} | settings
+    with pytest.raises(UserError, match=words) as error:
+        templates(settings.pop("n"), **settings)
+    assert "\n" not in str(error.value)
