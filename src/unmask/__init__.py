@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from unmask.checkpoint.io import Checkpoint, load, save
     from unmask.models.dit import DiT
     from unmask.objectives.ar import AR
+    from unmask.objectives.cd4lm import CD4LM
+    from unmask.objectives.mcd import MCD
     from unmask.objectives.mdlm import MDLM
+    from unmask.objectives.sdtt import SDTT
     from unmask.process.duality import GaussianDuality
     from unmask.process.masking import mask
     from unmask.process.schedule import Cosine, LogLinear
@@ -24,7 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AR",
+    "CD4LM",
+    "MCD",
     "MDLM",
+    "SDTT",
     "Checkpoint",
     "Cosine",
     "DiT",
@@ -41,7 +47,10 @@ __all__ = [
 
 _HOMES = {
     "AR": "objectives.ar",
+    "CD4LM": "objectives.cd4lm",
+    "MCD": "objectives.mcd",
     "MDLM": "objectives.mdlm",
+    "SDTT": "objectives.sdtt",
     "Checkpoint": "checkpoint.io",
     "Cosine": "process.schedule",
     "DiT": "models.dit",

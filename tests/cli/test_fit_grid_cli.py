@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from unmask.checkpoint.io import Checkpoint, load, save
+from unmask.cli.fit_grid import verdict
 from unmask.cli.main import main
 from unmask.data.shards import ShardSet
 from unmask.models.dit import DiT
-from unmask.sampling.grids import read_grid
+from unmask.sampling.fit_grid import Mean, Worth
+from unmask.sampling.grids import make_grid, read_grid
 from unmask.sampling.sample import sample
 
 
@@ -73,6 +75,18 @@ def test_json_is_what_was_written_and_the_same_seed_gives_it_again(place, tmp_pa
     for moment in (shown, again):
         moment["record"].pop("time")
     assert again == shown
+
+
+@pytest.mark.parametrize(
+    ("gap", "stderr", "words"),
+    [(-0.03, 0.01, "better than `rank`"), (0.03, 0.01, "worse than `rank`"), (-0.01, 0.01, "cannot be told from")],
+)
+def test_the_verdict_is_against_the_best_rival_and_knows_its_noise(gap, stderr, words):
+    def worth(nats, gap, stderr):
+        return Worth(make_grid("rank", 2), Mean(nats, 0.5), Mean(gap, stderr), 2.0, (1.0, 1.0))
+
+    rivals = {"rank": worth(2.0, gap, stderr), "cosine": worth(3.0, gap - 1, stderr)}
+    assert words in verdict({"fitted": worth(2.0 + gap, 0.0, 0.0), **rivals})
 
 
 def test_a_file_is_replaced_only_when_asked(place, tmp_path, capsys):

@@ -15,11 +15,11 @@ from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.cli.animation import Camera, lay_out, save_html
 from unmask.cli.main import main
-from unmask.cli.watch import BLOCK, Watch, token_texts, visible_texts
+from unmask.cli.watch import BLOCK, Watch, legible, token_texts, visible_texts
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.dit import DiT
-from unmask.sampling.samples import StepView
 from unmask.sampling.sample import sample
+from unmask.sampling.samples import StepView
 
 L = 24
 WORDS = "once upon a time there lived a wolf. naïve café, 日本語 🙂! "
@@ -135,7 +135,8 @@ def test_plans_and_grids_by_name(words, reveal, steps, forwards, unmask, tmp_pat
     grid = {"grid": {"name": "fitted", "times": [1, 0.6, 0.3, 0], "by": "rank"}}
     (tmp_path / "fitted.json").write_text(json.dumps(grid))
     run = strict(unmask(*words.split(), "--json")[0].splitlines()[0])
-    assert (run["reveal"], run["steps"], run["nfe"]) == (reveal, steps, forwards)
+    assert (run["reveal"], run["steps"]) == (reveal, steps)
+    assert run["nfe"] == forwards or ("remask" in words and 1 < run["nfe"] <= forwards)  # steps may reveal nothing
     assert run["remask"] == ({"rule": "cap", "eta": 0.3} if "remask" in words else None)
 
 
@@ -186,7 +187,7 @@ def test_out_holds_what_stdout_would(unmask, tmp_path):
         (["--gif", "film.png"], "must end in .gif"),
         (["--html", "film"], "must end in .html"),
         (["--weights", "raw"], "one set of weights"),
-        (["--out", "."], "cannot write ."),
+        (["--out", "."], "it is a folder, not a file"),
     ],
 )
 def test_mistakes_are_one_line(words, said, unmask, tmp_path):
@@ -260,14 +261,15 @@ def test_watching_shows_blocks_that_turn_into_text():
         for view in views:
             start = screen.file.tell()
             watch(view)
-            shown = screen.file.getvalue()[start:]
-            assert shown.count(BLOCK) == int((view.tokens_BL == view.mask_id).sum())
-            assert f"step {view.step} of 6" in re.sub(r"\x1b\[[\d;]*m", "", shown)
-    assert "once upon" in shown
-    assert BLOCK not in shown
+            coloured = screen.file.getvalue()[start:]
+            plain = re.sub(r"\x1b\[[\d;]*m", "", coloured)
+            assert plain.count(BLOCK) == int((view.tokens_BL == view.mask_id).sum())
+            assert plain.count("once upon") == 2
+            assert f"step {view.step} of 6" in plain
+    assert all(legible(text).split("\n")[0].split(" ")[0] in plain for text in made.text)
     # what is new in the last step stands out, what was there before does not
-    is_new = views[-2].tokens_BL == views[-1].mask_id
-    assert shown.count("\x1b[1;30;43m") >= int(is_new.sum()) - 2  # tokens of one character's bytes may add nothing
+    new = int((views[-2].tokens_BL == views[-1].mask_id).sum())
+    assert 0 < coloured.count("\x1b[1;30;43m") <= new < 10
     silent = Console(file=io.StringIO(), force_terminal=False)
     with Watch(checkpoint.tokenizer, silent) as watch:
         watch(views[0])
@@ -292,8 +294,7 @@ def test_the_page_replays_to_the_text(words, unmask, tmp_path):
     def at(step):
         return [[text for when, text in changes if when <= step][-1] for changes in data["changes"]]
 
-    assert "".join(at(steps)) == "".join(data["final"])
-    assert "".join(data["final"]).replace("␀", "") in out.replace("\x00", "") or "␀" in "".join(data["final"])
+    assert "".join(at(steps)) == "".join(data["final"]) == legible(out.removesuffix("\n"))
     assert "".join(text for text in at(0) if text) == "once upon"  # before the first step only what was given
     assert [text is not None for text in at(0)] == data["given"]
     hidden = [at(step).count(None) for step in range(steps + 1)]
@@ -301,35 +302,39 @@ def test_the_page_replays_to_the_text(words, unmask, tmp_path):
         assert any(None in [text for _, text in changes[1:]] for changes in data["changes"])
     else:
         assert hidden == sorted(hidden, reverse=True)
-        assert all(len(changes) == 1 + (not given) for changes, given in zip(data["changes"], data["given"], strict=True))
+        assert [len(changes) for changes in data["changes"]] == [1 if given else 2 for given in data["given"]]
     for outside in ("http:", "https:", "src=", "@import", "url("):
         assert outside not in page
 
 
 def test_hostile_text_stays_text(tmp_path):
-    tokenizer = Tokenizer.train([], 257)
-    ids = tokenizer.encode("</script><script>alert(1)</script> {{DATA}} <!-- & \u2028")
+    words = ["</script><script>alert(1)</script>", " {{DATA}}", " <!-- &amp;", " \\u003c \u2028"]
+
+    class Codec:
+        def decode(self, ids):
+            return "".join(words[token] for token in ids)
+
     camera = Camera()
-    shape = (1, len(ids))
-    camera(StepView(1, 1, torch.tensor([ids]), torch.zeros(shape, dtype=torch.bool), (0,), mask_id=300))
-    save_html(camera.film(tokenizer, "a & <b>"), tmp_path / "film.html")
+    given = torch.zeros(1, len(words), dtype=torch.bool)
+    camera(StepView(1, 1, torch.arange(len(words))[None], given, (0,), mask_id=300))
+    save_html(camera.film(Codec(), "a & <b>"), tmp_path / "film.html")
     page = (tmp_path / "film.html").read_text(encoding="utf-8")
-    assert page.count("<script") == page.count("</script>") == 2
-    assert "alert(1)</script>" not in page
-    assert "a &amp; &lt;b>" in page or "a &amp; &lt;b&gt;" in page
+    assert page.count("<script") == page.count("</script>") == 2  # the page's own: the data and the program
+    assert "<title>unmask: a &amp; &lt;b&gt;</title>" in page
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])
-    assert "".join(data["final"]) == tokenizer.decode(ids)
+    assert data["final"] == words
+    assert data["changes"] == [[[0, None], [1, word]] for word in words]
 
 
 def test_the_gif_shows_every_step_and_rests_at_the_end(unmask, tmp_path):
     unmask("--steps", "4", "--n", "2", "--gif", "film.gif", "--prompt", "once upon")
-    film = Image.open(tmp_path / "film.gif")
-    assert film.n_frames == 1 + 4 + 1  # blank, the steps, at rest
     pictures, durations = [], []
-    for frame in range(film.n_frames):
-        film.seek(frame)
-        durations.append(film.info["duration"])
-        pictures.append(film.convert("RGB"))
+    with Image.open(tmp_path / "film.gif") as film:
+        for frame in range(film.n_frames):
+            film.seek(frame)
+            durations.append(film.info["duration"])
+            pictures.append(film.convert("RGB"))
+    assert len(pictures) == 1 + 4 + 1  # blank, the steps, at rest
     assert len({picture.size for picture in pictures}) == 1
     assert durations[-1] >= 3000 > 4 * max(durations[1:-1])
     blank = (0xE4, 0xE2, 0xDA)

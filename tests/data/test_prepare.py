@@ -229,10 +229,11 @@ def test_two_processes_do_not_share_a_folder(source: Path, tmp_path: Path) -> No
         prepare([str(source)], tmp_path / "out", SMALL, show=False)
 
 
-def test_a_folder_of_someone_else_is_left_alone(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["tokenizer.json", "train-00000.bin", "index.json"])
+def test_a_folder_of_someone_else_is_left_alone(source: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "photos"
     out.mkdir()
-    (out / "tokenizer.json").write_text("mine")
+    (out / name).write_text('{"mine": 1}')
     with pytest.raises(UserError, match="not empty"):
         prepare([str(source)], out, SMALL, show=False)
-    assert contents(out) == {"tokenizer.json": b"mine"}
+    assert contents(out) == {name: b'{"mine": 1}'}

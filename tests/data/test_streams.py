@@ -69,6 +69,21 @@ def test_standard_input_gives_what_a_file_gives(
     assert shard_bytes(out) == from_file
 
 
+def test_a_mistake_on_standard_input_can_be_mended(
+    tmp_path: Path, texts: list[str], from_file: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "PART", 500)
+    content = "\n<|endoftext|>\n".join(texts).encode()
+    for wrong, message in ((b"", "no text in -"), (content + b"\xff", "standard input is not UTF-8 text")):
+        pipe(monkeypatch, wrong)
+        with pytest.raises(UserError, match=message):
+            prepare(["-"], tmp_path / "out", SMALL, show=False)
+        assert not (tmp_path / "out").exists()
+    pipe(monkeypatch, content)
+    prepare(["-"], tmp_path / "out", SMALL, show=False)
+    assert shard_bytes(tmp_path / "out") == from_file
+
+
 def test_standard_input_is_piped_in_once_more_after_a_kill(
     tmp_path: Path, texts: list[str], from_file: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

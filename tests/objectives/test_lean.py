@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 from unmask.base.streams import stream
 from unmask.models.denoiser import log_probs
 from unmask.objectives.divergences import cross_entropy
-from unmask.objectives.lean import even_sizes, head_loss, whole_rows
+from unmask.objectives.lean import even_sizes, head_loss
 
 
 class Largest(TorchDispatchMode):
@@ -90,4 +90,3 @@ def test_the_whole_table_is_never_there(model):
 def test_sizes_cover_everything():
     assert even_sizes(10, 4) == [4, 3, 3]
     assert even_sizes(0, 4) == []
-    assert whole_rows([3, 2, 0, 4, 9, 1], 5) == [5, 4, 9, 1]

@@ -1,4 +1,4 @@
-"""Patterns, prompts and suffixes become token templates: what is given stands where it was written, the rest is mask."""
+"""Patterns, prompts and suffixes become token templates: what is given stands where it was written."""
 
 import pytest
 import torch

@@ -11,11 +11,13 @@ from unmask.base.streams import stream
 from unmask.models.oracle import SOURCES, Enumerated
 from unmask.process.locking import PLANS
 from unmask.process.schedule import Cosine, LogLinear
+from unmask.sampling.body import prepare
 from unmask.sampling.categorical import Law
-from unmask.sampling.exact import Views, kl, kl_given_plan, path_log_q, sample_law
+from unmask.sampling.exact import Views, estimate_kl, kl, kl_given_plan, sample_law
 from unmask.sampling.grids import Grid, make_grid
 from unmask.sampling.plan_laws import chain_of
 from unmask.sampling.reveal import Blocks, Confidence, LeftToRight, Locked, make_reveal
+from unmask.sampling.teacher_forcing import teacher_force
 
 TAILED = Grid("tailed", (1.0, 0.7, 0.3), argmax_tail=True)  # as `mdlm`, with a tail large enough to be seen
 
@@ -204,29 +206,27 @@ def test_iid_law_by_summing_over_every_assignment():
     assert torch.allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [Confidence(), Confidence("entropy"), Confidence(threshold=0.6), Blocks(2)])
+@pytest.mark.parametrize("rule", [Confidence(), Confidence("entropy"), Confidence(threshold=0.9), Blocks(4)], ids=str)
 def test_adaptive_law_by_following_every_line(rule):
     """Walk through every line x: the positions chosen on the way follow from what is seen, so Q(x) is one product."""
-    L, V, steps = 4, 3, 3
+    L, V = 8, 2
     model = random_denoiser(L, V, seed=1)
     inner = rule.inner if isinstance(rule, Blocks) else rule
-    quotas = {0: [2, 1, 1], 1: [1, 1, 2]}[isinstance(rule, Blocks)]  # 3 steps of 4 tokens; blocks of 2: 2 steps, then 1
-    found = sample_law(model, steps, reveal=rule, grid="rank").q
+    found = sample_law(model, 4, reveal=rule, grid="rank").q  # two tokens a step, two steps a block
     for x in itertools.product(range(V), repeat=L):
-        z, q, k = [V] * L, 1.0, 0
+        z, q = [V] * L, 1.0
         while V in z:
             p = model.features(torch.tensor([z]))[0, :, :V].softmax(-1)
             sure = p.amax(-1) if inner.score == "probability" else (p * p.log()).sum(-1)
             left = [i for i in range(L) if z[i] == V]
             if isinstance(rule, Blocks):
-                left = [i for i in left if i // 2 == left[0] // 2]
+                left = [i for i in left if i // 4 == left[0] // 4]
             left.sort(key=lambda i: -float(sure[i]))
-            count = quotas[k] if inner.threshold is None else max(1, sum(float(sure[i]) >= 0.6 for i in left))
+            count = 2 if inner.threshold is None else max(1, sum(float(sure[i]) >= inner.threshold for i in left))
             for i in left[:count]:
                 q *= float(p[i, x[i]])
             for i in left[:count]:
                 z[i] = x[i]
-            k += 1
         assert float(found[x]) == pytest.approx(q, abs=1e-12)
 
 
@@ -246,21 +246,27 @@ def test_given_tokens_condition_the_law():
 # --- the error given the plan -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("plan", "grid"), [("iid", "uniform"), ("golden", "rank"), ("confidence", "rank")])
-def test_teacher_forcing_estimates_the_error_given_the_plan(toys, plan, grid):
+FORCED = [("iid", "uniform", 2), ("iid", "uniform", 8), ("golden", "rank", 4), ("stride", "cosine", 6)]
+FORCED.append(("entropy", "rank", 4))
+
+
+@pytest.mark.parametrize(("plan", "grid", "steps"), FORCED)
+def test_teacher_forcing_estimates_the_error_given_the_plan(toys, plan, grid, steps):
     """It agrees with the exact value within its own error; the mixture's KL is below it, and equal if adaptive."""
     oracle, views, n = Enumerated(SOURCES["order2"]()), toys["order2"], 1500
-    x_BL = oracle.draw(n, stream(0, "x"))
-    score = path_log_q(oracle, x_BL, 4, reveal=plan, grid=grid)
-    gap_B = oracle.log_prob(x_BL) - score.log_q_B
-    mixture = sample_law(views, 4, reveal=plan, grid=grid)
+    x_BL, body = oracle.draw(n, stream(0, "x")), prepare(oracle, torch.device("cpu"))
+    forced = teacher_force(body, x_BL, make_reveal(plan), make_grid(grid, steps), LogLinear(), rows=n)
+    found = estimate_kl(oracle, x_BL, forced)
+    mixture = sample_law(views, steps, reveal=plan, grid=grid)
     exact = mixture.kl(oracle.p)
-    if plan != "confidence":
-        chain = chain_of(make_reveal(plan), torch.ones(8, dtype=torch.bool), make_grid(grid, 4), LogLinear())
+    if plan != "entropy":
+        chain = chain_of(make_reveal(plan), torch.ones(8, dtype=torch.bool), make_grid(grid, steps), LogLinear())
         exact = kl_given_plan(views, oracle.p, chain)
         assert mixture.kl(oracle.p) < exact
-    assert abs(float(gap_B.mean()) - exact) < 3 * float(gap_B.std()) / n**0.5
-    assert float(score.nfe_B.double().mean()) == pytest.approx(mixture.nfe, abs=0.1)
+    assert abs(found.kl - exact) < 3 * found.standard_error
+    assert found.nfe == pytest.approx(mixture.nfe, abs=0.1)
+    plain_B = oracle.log_prob(x_BL) - forced.log_q_TL.sum(1)  # the same without the control: noisier
+    assert found.standard_error < 1.01 * float(plain_B.std()) / n**0.5
 
 
 def test_what_cannot_be_computed_is_refused():

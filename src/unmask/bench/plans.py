@@ -21,8 +21,12 @@ from unmask.base.streams import stream
 from unmask.data import corpus
 from unmask.models.oracle import SOURCES, Enumerated
 from unmask.models.trigram import TrigramMixture
-from unmask.sampling.exact import Views, path_log_q, sample_law
+from unmask.process.schedule import LogLinear
+from unmask.sampling.body import prepare
+from unmask.sampling.exact import Views, estimate_kl, sample_law
+from unmask.sampling.grids import make_grid
 from unmask.sampling.reveal import Blocks, Confidence, Locked, RevealPlan, make_reveal
+from unmask.sampling.teacher_forcing import teacher_force
 
 TOY_STEPS = (1, 2, 3, 4, 5, 6, 8)
 THRESHOLDS = (0.5, 0.7, 0.9)
@@ -85,14 +89,13 @@ def toy_rows(name: str) -> Iterator[Row]:
 
 def text_rows(mixture: TrigramMixture, x_BL: Tensor, steps: Sequence[int], seed: int) -> Iterator[Row]:
     """E_u KL(p || q_u) a character on lines drawn from the mixture; the same lines for every plan."""
-    B, L = x_BL.shape
-    log_p_B = mixture.log_prob(x_BL)
+    L, body = x_BL.shape[1], prepare(mixture, torch.device("cpu"))
     for one in contenders(L, steps):
         for count in one.steps or (None,):
-            score = path_log_q(mixture, x_BL, count or L, reveal=one.reveal, grid=one.grid, seed=seed)
-            gap_B = (log_p_B - score.log_q_B) / L
-            nfe = float(score.nfe_B.double().mean())
-            yield Row(BOOKS, one.label, count, nfe, float(gap_B.mean()), float(gap_B.std()) / B**0.5)
+            grid = make_grid(one.grid, count or L)
+            forced = teacher_force(body, x_BL, one.reveal, grid, LogLinear(), seed=seed, rows=len(x_BL))
+            found = estimate_kl(mixture, x_BL, forced)
+            yield Row(BOOKS, one.label, count, found.nfe, found.kl / L, found.standard_error / L)
 
 
 def longest_books(texts: Sequence[str], count: int) -> list[str]:

@@ -159,7 +159,17 @@ def _print_table(fitted: FittedGrid, out: Path) -> None:
     for name, worth in fitted.worth.items():
         console.print(f"  {name:<7} {picture(worth)}")
     console.print(f"tokens a step: {' '.join(f'{count:.0f}' for count in fitted.worth['fitted'].tokens_a_step)}")
+    console.print(verdict(fitted.worth))
     console.print(f"{out}: use it with --reveal {fitted.plan} --grid {out}", soft_wrap=True)
+
+
+def verdict(worth: dict[str, Worth]) -> str:
+    """In words, against the best rival: a difference counts from two standard errors on."""
+    rival, best = min(((name, worth[name]) for name in worth if name != "fitted"), key=lambda one: one[1].nelbo.nats)
+    gain = best.fitted_minus_this
+    if abs(gain.nats) <= 2 * gain.stderr:
+        return f"on unseen text it cannot be told from `{rival}`; more --texts would tell more"
+    return f"on unseen text it is {'better' if gain.nats < 0 else 'worse'} than `{rival}`"
 
 
 def picture(worth: Worth) -> str:

@@ -25,6 +25,7 @@ VERBS = {
 
 BENCHES = {
     "sampler": ("unmask.bench.sampler:sampler", "our sampler against the published one, per forward"),
+    "distill": ("unmask.bench.distill:distill", "our distillation step against the plain one: speed and memory"),
     "plans": ("unmask.bench.plans:plans", "every reveal plan's own error on sources whose law is known exactly"),
 }
 

@@ -98,7 +98,7 @@ def sample(
         seed: names the noise
         batch: samples at a time (default: 32 on a GPU, else 8); changes the speed, not the samples
         device: where to run
-        precision: of the network (default: bf16 on CUDA, else fp32)
+        precision: of the network; auto is bf16 on CUDA, else fp32
         compile: compile the network: pays for many samples on a GPU
         weights: the averaged weights or the raw ones, where the checkpoint has both
         out: write to this file instead of stdout
@@ -113,6 +113,8 @@ def sample(
 
     check_name(gif, ".gif")
     check_name(html, ".html")
+    if out is not None and out.is_dir():
+        raise UserError(f"cannot write {out}: it is a folder, not a file; name a file")
     plan, times = _choose_reveal(reveal, block_size, threshold), _choose_grid(grid, steps, threshold)
     checkpoint = _load(model, weights)
     if n is None:

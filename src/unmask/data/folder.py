@@ -19,7 +19,8 @@ from typing import Any, Protocol
 
 from unmask.base.errors import UserError, os_errors
 from unmask.base.files import read_json, sweep_asides, write_json
-from unmask.data.shards import INDEX, SPLITS
+from unmask.data.shards import INDEX, SPLITS, VERSION
+from unmask.data.streams import can_go_on
 
 PLAN, PROGRESS, SPOOL, TOKENIZER = "plan.json", "progress.json", "spool", "tokenizer.json"
 
@@ -53,14 +54,12 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock(handle)
             sweep_asides(self.path)
             yield
-        except BlockingIOError as error:
-            raise UserError(f"another process is preparing {self.path}: wait for it or choose another --out") from error
         except UserError:
             if self.state and not self._work_to_lose():
-                self._start_over()  # a mistake leaves nothing behind
+                self.start_over()  # a mistake leaves nothing behind
             if fresh:
                 with suppress(OSError):  # not empty: there is something worth keeping
                     self.path.rmdir()
@@ -68,11 +67,19 @@ class Folder:
         finally:
             os.close(handle)
 
+    def _lock(self, handle: int) -> None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(f"another process is preparing {self.path}: wait for it or choose another --out") from error
+
     def finished(self, settings: dict[str, Any], entries: Sequence[Entry]) -> bool:
         """Whether the folder holds the result of this very command; raises UserError for that of another."""
         if not (self.path / INDEX).exists():
             return False
         index = read_json(self.path / INDEX, "the index")
+        if index.get("version") != VERSION or "settings" not in index:
+            raise self._foreign()
         if different := _differences(index, settings, entries):
             raise self._refusal(different)
         self._remove_scaffolding()  # a run may have been killed between its index and this
@@ -90,9 +97,9 @@ class Folder:
                 return
             if self._work_to_lose():
                 raise self._refusal(different)
-            self._start_over()
+            self.start_over()
         elif names:
-            raise UserError(f"{self.path} is not empty and holds no prepared corpus: choose another --out")
+            raise self._foreign()
         self.save(settings=settings, inputs=described(entries))
 
     def save(self, **facts: Any) -> None:
@@ -115,19 +122,22 @@ class Folder:
         write_json(self.path / PROGRESS, {"shards": shards})
 
     def _work_to_lose(self) -> bool:
-        return (self.path / PROGRESS).exists() or any((self.path / SPOOL).glob("*/*.zst"))
+        return (self.path / PROGRESS).exists() or any(map(can_go_on, (self.path / SPOOL).glob("*")))
 
     def _remove_scaffolding(self) -> None:
         for name in (PLAN, PROGRESS):
             (self.path / name).unlink(missing_ok=True)
         shutil.rmtree(self.path / SPOOL, ignore_errors=True)
 
-    def _start_over(self) -> None:
-        """Remove what is ours; a shard that the progress does not list was finished a moment before the end."""
+    def start_over(self) -> None:
+        """Remove what is ours. A shard that the progress does not list was finished a moment before the end."""
         unlisted = [path for split in SPLITS for path in self.path.glob(f"{split}-*.bin")]
         for path in (*unlisted, self.path / TOKENIZER):
             path.unlink(missing_ok=True)
         self._remove_scaffolding()
+
+    def _foreign(self) -> UserError:
+        return UserError(f"{self.path} is not empty and holds no corpus of this unmask: choose another --out")
 
     def _refusal(self, different: str) -> UserError:
         return UserError(

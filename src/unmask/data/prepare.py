@@ -158,6 +158,7 @@ def _plan(sources: list[Source], reading: Reading, settings: Settings, folder: F
     bars.end()
     if not any(one.documents for one in counts):
         names = ", ".join(dict.fromkeys(source.name for source in sources[:3]))
+        folder.start_over()
         raise UserError(f"no text in {names}: a corpus needs at least one document that is not empty")
     plan = divide(counts, settings.validation, settings.test)
     folder.save(plan=plan.to_json())

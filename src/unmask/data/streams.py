@@ -136,6 +136,14 @@ def set_down(stream: Stream, folder: Path, on_text: Callable[[int], None]) -> li
     return [Source(stream.name, _part(folder, i), "pieces", state["fingerprint"]) for i in range(state["parts"])]
 
 
+def can_go_on(folder: Path) -> bool:
+    """Whether `folder` holds a stream that need not start again."""
+    if not (folder / STATE).exists():
+        return False
+    state = read_json(folder / STATE, "the record of a stream")
+    return state["place"] is not None or state["fingerprint"] is not None
+
+
 def _part(folder: Path, number: int) -> Path:
     return folder / f"{number:05d}.jsonl.zst"
 

@@ -60,8 +60,9 @@ class Store:
             finally:
                 base.close()
         except sqlite3.Error as error:
-            raise UserError(f"the cache {self.path} cannot be used ({error}): remove that file, or name another "
-                            f"folder in {HOME}") from error
+            raise UserError(
+                f"the cache {self.path} cannot be used ({error}): remove that file, or name another folder in {HOME}"
+            ) from error
 
     def find(self, keys: Sequence[str]) -> list[list[float] | None]:
         """What is known of each key."""

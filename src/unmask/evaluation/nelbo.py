@@ -84,8 +84,10 @@ def nelbo(
     plan, grid = make_reveal(reveal), make_grid(grid, steps)
     _check(checkpoint, texts, causal=False)
     if grid.argmax_tail:
-        raise UserError("the mdlm grid fills its last positions by argmax, which gives real text no likelihood: "
-                        "take the grid uniform, which is the same but for the last 1e-5")
+        raise UserError(
+            "the mdlm grid fills its last positions by argmax, which gives real text no likelihood: "
+            "take the grid uniform, which is the same but for the last 1e-5"
+        )
     law = law or Law()
     with joined(device) as ranks:
         body = prepare(checkpoint.model, ranks.device, precision)
@@ -95,16 +97,28 @@ def nelbo(
             # numbering (text, plan) this way, the first plan of a text is that of sample number i
             numbers = [i + p * len(texts) for p in range(plans) for i in share]
             x_TL = texts.tokens_TL[share].repeat(plans, 1)
-            forced = teacher_force(body, x_TL, plan, grid, checkpoint.schedule, law=law, seed=seed, indices=numbers,
-                                   rows=rows)
+            forced = teacher_force(
+                body, x_TL, plan, grid, checkpoint.schedule, law=law, seed=seed, indices=numbers, rows=rows
+            )
             nll_T = -forced.log_q_TL.sum(1).view(plans, len(share)).mean(0)
             nfe_T = forced.nfe_T.double().view(plans, len(share)).mean(0)
             return torch.stack([nll_T, nfe_T], dim=1).tolist()
 
         nll_T, nfe_T = _shared(work, len(texts), rows, ranks, progress).T
-        record = _record(checkpoint, texts, ranks, score="nelbo", steps=grid.steps, reveal=plan.name,
-                         grid=grid.to_json(), plans=plans, seed=seed, nfe=float(nfe_T.mean()), law=vars(law),
-                         precision=body.precision)
+        record = _record(
+            checkpoint,
+            texts,
+            ranks,
+            score="nelbo",
+            steps=grid.steps,
+            reveal=plan.name,
+            grid=grid.to_json(),
+            plans=plans,
+            seed=seed,
+            nfe=float(nfe_T.mean()),
+            law=vars(law),
+            precision=body.precision,
+        )
     return _likelihood(nll_T, texts, record, float(nfe_T.mean()))
 
 
@@ -142,8 +156,15 @@ def elbo(
             return nll_B.double()[:, None].tolist()
 
         nats_T = _shared(work, T, rows, ranks, progress)[:, 0]
-        record = _record(checkpoint, texts, ranks, score="nll" if causal else "elbo", masks=masks, seed=seed,
-                         precision="float32" if causal else precision)
+        record = _record(
+            checkpoint,
+            texts,
+            ranks,
+            score="nll" if causal else "elbo",
+            masks=masks,
+            seed=seed,
+            precision="float32" if causal else precision,
+        )
     scored = replace(texts, tokens_TL=texts.tokens_TL[:, 1:]) if causal else texts  # nothing precedes the first token
     return _likelihood(nats_T * scored.tokens_TL.shape[1], scored, record, None)
 
@@ -190,8 +211,10 @@ def _record(checkpoint: Checkpoint, texts: Texts, ranks: Ranks, **facts: Any) ->
 
 def _likelihood(nll_T: Tensor, texts: Texts, record: dict[str, Any], nfe: float | None) -> Likelihood:
     if not bool(nll_T.isfinite().all()):
-        raise UserError("the model gives a held-out text no probability (or NaN): top-p and top-k cut the law it is "
-                        "scored under, and a broken checkpoint has none")
+        raise UserError(
+            "the model gives a held-out text no probability (or NaN): top-p and top-k cut the law it is "
+            "scored under, and a broken checkpoint has none"
+        )
     scored_T = torch.full_like(nll_T, texts.tokens_TL.shape[1])
     by_token, by_byte = Ratio.of(nll_T, scored_T), Ratio.of(nll_T, texts.bytes_T)
     perplexity = Ratio.of(nll_T, scored_T, exponential=True)
@@ -200,5 +223,7 @@ def _likelihood(nll_T: Tensor, texts: Texts, record: dict[str, Any], nfe: float 
         Score.of(by_token, "nats/token", record, seed=seed),
         Score.of(by_byte, "nats/byte", record, seed=seed),
         Score.of(perplexity, "perplexity", record, seed=seed),
-        by_token, by_byte, nfe,
+        by_token,
+        by_byte,
+        nfe,
     )

@@ -64,8 +64,10 @@ class _Window:
 def retokenised(texts: Texts, judge: Judge) -> list[list[int]]:
     """What the texts spell, in the judge's tokens, its own end-of-document token between documents."""
     if judge.eos_id is None:
-        raise UserError(f"the judge {judge.name!r} has no end-of-document token, which reading whole texts needs: take "
-                        "a raw-id protocol (sdtt, sedd) or another judge")
+        raise UserError(
+            f"the judge {judge.name!r} has no end-of-document token, which reading whole texts needs: take "
+            "a raw-id protocol (sdtt, sedd) or another judge"
+        )
     flat = [document for documents in texts.documents for document in documents]
     encoded = iter(judge.encode(flat))
     return [join_documents([next(encoded) for _ in documents], judge.eos_id) for documents in texts.documents]
@@ -91,8 +93,12 @@ def windows(text: int, length: int, width: int, stride: int) -> Iterator[_Window
 
 
 def judge_rows(
-    judge: Judge, rows: Sequence[Sequence[int]], reading: Reading, *,
-    store: Store | None = None, progress: Progress | None = None,
+    judge: Judge,
+    rows: Sequence[Sequence[int]],
+    reading: Reading,
+    *,
+    store: Store | None = None,
+    progress: Progress | None = None,
 ) -> list[Judged]:
     """What a judge says of texts given as its own token ids. Under torchrun the processes share what is not known."""
     prepared = [_prepare(judge, row, reading) for row in rows]
@@ -142,21 +148,27 @@ def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], rea
     counts = {i: scored(rows[i], judge.eos_id, reading.eos) for i in share}
     sums = {i: [0.0, 0.0, 0.0] for i in share}
     for batch in _batches(judge, asked):
-        log_p_BT, entropy_BT = _window_scores(judge, [rows[w.text][w.start : w.end] for w in batch], reading)
-        for b, window in enumerate(batch):
-            begin = reading.begin and window.start == 0
+        leads = [_lead(judge, window, reading) for window in batch]
+        seen = [[*lead, *rows[w.text][w.start : w.end]] for lead, w in zip(leads, batch, strict=True)]
+        for window, lead, (log_p, entropy) in zip(batch, leads, _score(judge, seen), strict=True):
             for place in range(window.first, window.end):
-                if counts[window.text][place] or (begin and place == 0):
-                    total = sums[window.text]
-                    total[0] -= log_p_BT[b][place - window.start - 1]
+                if counts[window.text][place]:
+                    at, total = place - window.start + len(lead) - 1, sums[window.text]
+                    total[0] -= log_p[at]
                     total[1] += 1
-                    total[2] += entropy_BT[b][place - window.start - 1]
+                    total[2] += entropy[at]
     return [sums[i] for i in share]
+
+
+def _lead(judge: Judge, window: _Window, reading: Reading) -> list[int]:
+    """The token a judge must see first, unless the text was begun with it."""
+    begun = reading.begin and window.start == 0
+    return [] if judge.bos_id is None or begun else [judge.bos_id]
 
 
 def _batches(judge: Judge, asked: Sequence[_Window]) -> Iterator[list[_Window]]:
     """Windows that go through together: a bound on the table of logits."""
-    budget = 2**30 if judge.device.type == "cuda" else 2**25
+    budget = 2**28 if judge.device.type == "cuda" else 2**25
     most = max((window.end - window.start for window in asked), default=1)
     size = max(1, budget // (judge.states * most))
     for start in range(0, len(asked), size):
@@ -164,32 +176,22 @@ def _batches(judge: Judge, asked: Sequence[_Window]) -> Iterator[list[_Window]]:
 
 
 @torch.inference_mode()
-def _window_scores(
-    judge: Judge, windows: Sequence[Sequence[int]], reading: Reading
-) -> tuple[list[list[float]], list[list[float]]]:
-    """log p of every token after a window's first, and the judge's entropy there."""
-    longest = max(map(len, windows))
-    lead = [] if judge.bos_id is None or reading.begin and windows[0][0] == judge.bos_id else [judge.bos_id]
-    ids_BT = torch.tensor([[*lead, *row, *[0] * (longest - len(row))] for row in windows])
-    if ids_BT.shape[1] < 2:
-        return [[] for _ in windows], [[] for _ in windows]
-    logits_BTV = judge.logits(ids_BT[:, :-1])[:, len(lead) :]
-    target_BT = ids_BT[:, len(lead) + 1 :].to(logits_BTV.device)
-    log_p_BTV = logits_BTV.log_softmax(-1)
-    log_p_BT = log_p_BTV.gather(-1, target_BT[..., None])[..., 0]
-    entropy_BT = torch.special.entr(log_p_BTV.exp()).sum(-1)
-    within_BT = torch.arange(target_BT.shape[1]) < torch.tensor([len(row) - 1 for row in windows])[:, None]
-    if not bool((log_p_BT.isfinite() & entropy_BT.isfinite()).cpu()[within_BT].all()):
-        raise UserError(f"the judge {judge.name!r} gave NaN or no probability at all for a token of a text: load it in "
-                        "fp32, or take another judge")
-    return log_p_BT.double().cpu().tolist(), entropy_BT.double().cpu().tolist()
-
-
-def check_raw_ids(texts: Texts, judge: Judge, vocabulary: str, protocol: str) -> None:
-    """Refuse to hand a judge ids that mean something else to it."""
-    if vocabulary != judge.vocabulary:
-        raise UserError(f"the protocol {protocol!r} hands raw token ids to the judge, but {judge.name!r} has another "
-                        f"tokenizer than {texts.tokenizer.name!r}: take a protocol that re-tokenises (mdlm, bd3lm)")
+def _score(judge: Judge, rows: Sequence[Sequence[int]]) -> list[tuple[list[float], list[float]]]:
+    """Of each row, log p of every token after its first, and the judge's entropy there."""
+    longest = max(map(len, rows))
+    if longest < 2:
+        return [([], []) for _ in rows]
+    ids_BT = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+    log_p_BTV = judge.logits(ids_BT[:, :-1]).log_softmax(-1)
+    log_p_BT = log_p_BTV.gather(-1, ids_BT[:, 1:, None].to(log_p_BTV.device))[..., 0].double().cpu()
+    entropy_BT = torch.special.entr(log_p_BTV.exp()).sum(-1).double().cpu()
+    within_BT = torch.arange(1, longest) < torch.tensor([len(row) for row in rows])[:, None]
+    if not bool((log_p_BT.isfinite() & entropy_BT.isfinite())[within_BT].all()):
+        raise UserError(
+            f"the judge {judge.name!r} gave NaN, or no probability at all, for a token of a text: load it "
+            "in fp32, or take another judge"
+        )
+    return list(zip(log_p_BT.tolist(), entropy_BT.tolist(), strict=True))
 
 
 def sums(judged: Sequence[Judged]) -> Tensor:

@@ -103,7 +103,10 @@ class Score:
         return cls(value, count, low, high, float(value_D.std()), unit, record)
 
     def to_json(self) -> dict[str, Any]:
-        return {name: None if isinstance(item, float) and math.isnan(item) else item for name, item in vars(self).items()}
+        def plain(item: Any) -> Any:
+            return None if isinstance(item, float) and math.isnan(item) else item
+
+        return {name: plain(item) for name, item in vars(self).items()}
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] {self.unit} (n={self.count})"

@@ -42,8 +42,10 @@ class Texts:
         if self.tokens_TL.numel() == 0 or bool((self.tokens_TL < 0).all(1).any()):
             raise UserError("there is no text to score, or an empty one among the texts: draw more, or leave it out")
         if int(self.tokens_TL.max()) >= self.tokenizer.size:
-            raise UserError(f"token {int(self.tokens_TL.max())} is not one of the {self.tokenizer.size} of the "
-                            f"tokenizer {self.tokenizer.name!r}: a masked position, or another tokenizer's token")
+            raise UserError(
+                f"token {int(self.tokens_TL.max())} is not one of the {self.tokenizer.size} of the "
+                f"tokenizer {self.tokenizer.name!r}: a masked position, or another tokenizer's token"
+            )
 
     def __len__(self) -> int:
         return len(self.tokens_TL)
@@ -95,8 +97,13 @@ def of_samples(samples: Samples, tokenizer: Tokenizer | None, **facts: Any) -> T
 
 
 def held_out(
-    data: str | Path, tokenizer: Tokenizer, length: int, *,
-    count: int | None = None, split: str = "validation", wrap: bool = False,
+    data: str | Path,
+    tokenizer: Tokenizer,
+    length: int,
+    *,
+    count: int | None = None,
+    split: str = "validation",
+    wrap: bool = False,
 ) -> Texts:
     """Real text as blocks of `length` tokens, `count` of them evenly spaced over the whole (default: all).
 
@@ -159,8 +166,10 @@ def check_same_tokenizer(texts: Texts, tokenizer: Tokenizer | None, owner: str) 
     """Refuse texts whose ids mean something else to `owner`."""
     if tokenizer is None or tokenizer.hash != texts.tokenizer.hash:
         theirs = "none" if tokenizer is None else repr(tokenizer.name)
-        raise UserError(f"the texts are in tokens of {texts.tokenizer.name!r}, {owner} has {theirs}: read them again "
-                        "with the tokenizer of the model")
+        raise UserError(
+            f"the texts are in tokens of {texts.tokenizer.name!r}, {owner} has {theirs}: read them again "
+            "with the tokenizer of the model"
+        )
 
 
 def join_documents(documents: Sequence[Sequence[int]], eos_id: int) -> list[int]:

@@ -94,7 +94,7 @@ class Enumerated:
         return h
 
     def log_prob(self, x_BL: Tensor) -> Tensor:
-        """log p(x) of whole lines."""
+        """log p of what is visible in x: of whole lines, or of the seen part of a masked view."""
         self._check(x_BL)
         return self._marginal[self._index(x_BL)].log()
 

@@ -124,7 +124,7 @@ class TrigramMixture:
 
     def log_prob(self, x_BL: Tensor) -> Tensor:
         """log p of what is visible in x: of whole lines, or of the seen part of a masked view."""
-        return self._forward(self._possible(x_BL))[1]
+        return torch.cat([self._forward(self._possible(part))[1] for part in x_BL.split(_ROWS)])
 
     def draw(self, n: int, generator: torch.Generator, length: int | None = None) -> Tensor:
         """x ~ p, (n, length): a component, a pair, then one character after the other."""

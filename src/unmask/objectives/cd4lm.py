@@ -6,11 +6,11 @@ temperature T = 2 on both sides:
 
 L = w min(T² KL(teacher_T || student_T), 5) + (1 - w) min(-log p_student(x_0), 5),   w from .9 to .5 over the run
 
-where min acts on a sequence's mean: the published code clamps the mean of whatever one device holds, which would make
-the result depend on their number. Where the teacher sees the token its law is a point mass (the carry-over rule).
+Where the teacher sees the token its law is a point mass (the carry-over rule). The published code takes each min of the
+mean over what one device holds; ours takes it of every token (docs/distillation.md says why).
 
-Shapes: B sequences, L positions, T = batch.total rows of the global batch, N positions masked for the student, C of
-them in a piece: those of R whole sequences. W columns of logits.
+Shapes: B sequences, L positions, T = batch.total rows of the global batch, N positions masked for the student: first
+those masked in both views, then those that only the teacher sees. C of them in a piece, W columns of logits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
 from unmask.objectives.distillation import Distillation, Source, flat, loss_at, rows_of
 from unmask.objectives.divergences import Scored, at_least_float32, cross_entropy, forward_kl, point_mass
-from unmask.objectives.lean import piece_size, whole_rows
+from unmask.objectives.lean import even_sizes, piece_size
 from unmask.process.schedule import LogLinear
 from unmask.process.times import Curriculum, stratified
 from unmask.process.trajectory import couple
@@ -40,7 +40,7 @@ class CD4LM(Distillation):
     Args:
         steps: optimiser steps of the whole run, over which the weight of the soft targets falls
         temperature: T, on both sides
-        clamp: the most that either term of a sequence counts
+        clamp: the most that either term of a token counts; above it the token no longer pulls
     """
 
     plan: str = "permutation"  # masks of a fixed number of tokens, as published
@@ -71,48 +71,42 @@ class CD4LM(Distillation):
         r_s_T = stratified(batch.total, generator, low=0.4, high=0.9)
         r_t_T = (r_s_T * stratified(batch.total, generator, low=0.3, high=0.7)).clamp(0.1, 0.6)
         u_BL = self._draw_u(batch, None, generator)[rows]
-        by_ratio = LogLinear(eps=0.0)  # its time is the masked share
-        pair = couple(x0_BL, u_BL, r_t_T[rows], r_s_T[rows], schedule=by_ratio, mask_id=student.mask_id)
+        by_share = LogLinear(eps=0.0)  # its time is the masked share
+        pair = couple(x0_BL, u_BL, r_t_T[rows], r_s_T[rows], schedule=by_share, mask_id=student.mask_id)
 
-        chosen_N = flat(pair.m_t)
-        row_N = chosen_N // x0_BL.shape[1]
-        sees_N = pair.reconstruct.flatten()[chosen_N].to(x0_BL.device)
-        chosen_N = chosen_N.to(x0_BL.device)
+        both, revealed = flat(pair.distil), flat(pair.reconstruct)
+        chosen_N = torch.cat([both, revealed]).to(x0_BL.device)
         token_N = x0_BL.flatten()[chosen_N]
-        target_ND = self._frozen.features(pair.z_s).flatten(0, 1).index_select(0, chosen_N)
-        sizes = whole_rows(pair.m_t.sum(1).tolist(), piece_size(student, x0_BL.device))
+        target_ND = self._frozen.features(pair.z_s).flatten(0, 1).index_select(0, chosen_N[: len(both)])
         weight, run = self.soft_weight(step), self._fused(_both_terms)
 
         def score(logits_CW: Tensor, part: slice) -> Scored:
-            logits_of_teacher_CW = self._frozen.logits(target_ND[part], logits_CW.shape[1])
-            target_CW = torch.where(
-                sees_N[part, None], point_mass(token_N[part], logits_of_teacher_CW), logits_of_teacher_CW
-            )
-            same_CR = (row_N[part, None] == row_N[part].unique()).to(x0_BL.device)
-            return run(logits_CW, target_CW / self.tau, token_N[part], same_CR, weight, self.temperature, self.clamp)
+            if part.start < len(both):
+                target_CW = self._frozen.logits(target_ND[part], logits_CW.shape[1])
+            else:
+                target_CW = point_mass(token_N[part], logits_CW)
+            return run(logits_CW, target_CW, token_N[part], weight, self.temperature, self.tau, self.clamp)
 
-        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score)
+        size = piece_size(student, x0_BL.device)
+        loss_BL = loss_at(student, pair.z_t, chosen_N, even_sizes(len(both), size) + even_sizes(len(revealed), size), score)
         weight_BL = pair.m_t.to(x0_BL.device, loss_BL.dtype)
         region_BL = torch.where(pair.m_s, DISTIL, torch.where(pair.m_t, RECONSTRUCT, IDENTITY)).to(torch.int8)
         return LossOutput(loss_BL, weight_BL, region_BL.to(x0_BL.device))
 
 
 def _both_terms(
-    logits_CW: Tensor, target_CW: Tensor, token_C: Tensor, same_CR: Tensor, weight: float, T: float, clamp: float
+    logits_CW: Tensor, target_CW: Tensor, token_C: Tensor, weight: float, T: float, tau: float, most: float
 ) -> Scored:
-    """weight · T² KL(target_T || student_T) + (1 - weight) · cross-entropy, each clamped by the sequence's mean."""
-    log_p_CW, log_q_CW = ((at_least_float32(values) / T).log_softmax(-1) for values in (logits_CW, target_CW))
+    """weight · T² KL(target_T || student_T) + (1 - weight) · cross-entropy, each clamped."""
+    logits_CW, dtype = at_least_float32(logits_CW), logits_CW.dtype
+    log_p_CW = (logits_CW / T).log_softmax(-1)
+    log_q_CW = (at_least_float32(target_CW) / (T * tau)).log_softmax(-1)
     soft = forward_kl(log_p_CW, log_q_CW)
-    soft = Scored(T * T * soft.loss_C, T * soft.slope_CV)  # d/dlogits brings 1/T
-    hard = cross_entropy(at_least_float32(logits_CW), token_C)
-    soft, hard = _clamped(soft, same_CR, clamp), _clamped(hard, same_CR, clamp)
+    soft = _clamped(T * T * soft.loss_C, T * soft.slope_CV, most)  # the derivative by the logits brings 1/T
+    hard = _clamped(*cross_entropy(logits_CW, token_C), most)
     slope_CW = weight * soft.slope_CV + (1 - weight) * hard.slope_CV
-    return Scored(weight * soft.loss_C + (1 - weight) * hard.loss_C, slope_CW.to(logits_CW.dtype))
+    return Scored(weight * soft.loss_C + (1 - weight) * hard.loss_C, slope_CW.to(dtype))
 
 
-def _clamped(term: Scored, same_CR: Tensor, most: float) -> Scored:
-    """Where a sequence's mean is above `most`, its positions count `most` each and pull no longer."""
-    member_CR = same_CR.to(term.loss_C.dtype)
-    mean_R = (term.loss_C @ member_CR) / member_CR.sum(0)
-    over_C = member_CR @ (mean_R > most).to(term.loss_C.dtype) > 0
-    return Scored(term.loss_C.where(~over_C, most), term.slope_CV.where(~over_C[:, None], 0.0))
+def _clamped(loss_C: Tensor, slope_CW: Tensor, most: float) -> Scored:
+    return Scored(loss_C.clamp(max=most), slope_CW * (loss_C <= most)[:, None])

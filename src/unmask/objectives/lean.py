@@ -14,7 +14,7 @@ Shapes: N chosen positions, C of them in a piece, D features, V states, W >= V c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -46,21 +46,18 @@ def even_sizes(count: int, size: int) -> list[int]:
     return [count // pieces + (i < count % pieces) for i in range(pieces)] if count else []
 
 
-def whole_rows(counts: Iterable[int], size: int) -> list[int]:
-    """Pieces of whole rows, which have `counts` positions: at most `size` in a piece, unless one row has more."""
-    sizes: list[int] = []
-    for count in counts:
-        if sizes and sizes[-1] + count <= size:
-            sizes[-1] += count
-        elif count:
-            sizes.append(count)
-    return sizes
-
-
 @lru_cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tables as fused kernels: each table is read once or twice instead of ten times."""
-    return torch.compile(function)
+    """A function of tables as fused kernels, for any number of rows: a table is read twice instead of ten times."""
+    fused = torch.compile(function)
+
+    def run(*args: Any) -> Any:
+        for table in args:
+            if isinstance(table, Tensor):
+                torch._dynamo.maybe_mark_dynamic(table, 0)
+        return fused(*args)
+
+    return run
 
 
 def head_loss(

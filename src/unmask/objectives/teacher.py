@@ -28,7 +28,8 @@ from unmask.process.schedule import LogLinear, Schedule
 class Teacher:
     """The model of a checkpoint as it is now: its own copy, in eval mode, without gradients.
 
-    A DiT is folded for inference (the same function, faster), in the precision that autocast asks for where it is used.
+    Under autocast a DiT is folded for inference, in autocast's precision: the same function, faster. Without it the copy
+    runs as it is, so that it agrees with its original to the last bit.
     """
 
     def __init__(self, source: Checkpoint | Denoiser) -> None:
@@ -111,15 +112,16 @@ def _ready(model: Denoiser, device: torch.device, dtype: torch.dtype | None, com
     def exact() -> AbstractContextManager[object]:  # a folded model has its own precision
         return torch.autocast(device.type, enabled=False)
 
-    if isinstance(model, DiT):
-        with exact():
-            here = copy.deepcopy(model).to(device)
-            folded = FoldedDiT(here, dtype or here.embedding.weight.dtype).to(device)
-        features = torch.compile(folded.features) if compile else folded.features
-        return _Ready(device, dtype, features, folded.padded_logits, exact)
     if isinstance(model, nn.Module):
         model.to(device)
-    return _Ready(device, dtype, model.features, lambda h: model.logits(h).clone(), nullcontext)
+    if isinstance(model, DiT) and dtype is not None:
+        with exact():
+            folded = FoldedDiT(model, dtype).to(device)
+        model.cpu()  # only the folded one is needed here
+        features = torch.compile(folded.features) if compile else folded.features
+        return _Ready(device, dtype, features, folded.padded_logits, exact)
+    features = torch.compile(model.features) if compile else model.features
+    return _Ready(device, dtype, features, lambda h: model.logits(h).clone(), nullcontext)
 
 
 def _frozen_copy(model: Denoiser) -> Denoiser:

@@ -1,8 +1,8 @@
 """The law of the samples, computed instead of sampled.
 
-On short lines (every masked view fits in a table) Q(x) of any plan, grid and number of steps is exact, so the sampler's
-own error KL(p || Q) is a number without noise. On long lines the error given the plan, E_u KL(p || q_u), is estimated
-by teacher forcing on x ~ p, with its standard error: it needs forwards only, and bounds KL(p || Q) from above.
+On short lines (every masked view fits in a table) Q(x) of any plan, grid and number of steps is exact, so the
+sampler's own error KL(p || Q) is a number without noise. On long lines the error given the plan, E_u KL(p || q_u), is
+estimated from teacher forcing on x ~ p, with its standard error; it bounds KL(p || Q) from above.
 
 Refuses to know how `sample` works: the chi-square tests compare the two. A set of positions is an int, bit i for i.
 
@@ -26,8 +26,9 @@ from unmask.models.denoiser import Denoiser
 from unmask.process.schedule import LogLinear, Schedule
 from unmask.sampling.categorical import Law, shape_logits
 from unmask.sampling.grids import Grid, make_grid
-from unmask.sampling.plan_laws import Chain, bits, chain_of, members
+from unmask.sampling.plan_laws import Chain, State, bits, chain_of, members
 from unmask.sampling.reveal import Assignment, Blocks, Confidence, RevealPlan, make_reveal
+from unmask.sampling.teacher_forcing import Forced
 
 MOST_VIEWS = 1 << 20
 _ROWS = 4096  # masked views a forward takes at once
@@ -133,11 +134,14 @@ def _locked(views: Views, chain: Chain, given_L: Tensor) -> SampleLaw:
     start = _given(views, given_L)
     law = {state: probability * start for state, probability in chain.start.items()}
     for k, kernel in enumerate(chain.steps):
-        following: dict = defaultdict(lambda: torch.zeros((), dtype=torch.float64))
+        following: dict[State, Tensor] = {}
         for state, table in law.items():
             for target, probability in kernel[state].items():
                 step = views.step(state[1] | given, target[1] | given, k == chain.argmax_step)
-                following[target] = following[target] + probability * table * step
+                if target in following:
+                    following[target].addcmul_(table, step, value=probability)
+                else:
+                    following[target] = probability * table * step
         law = following
     return SampleLaw(sum(law.values(), torch.zeros(())), chain.nfe)
 
@@ -217,65 +221,50 @@ def kl_given_plan(views: Views, p: Tensor, chain: Chain) -> float:
 
 
 class Source(Denoiser, Protocol):
-    """A denoiser that also knows the law of whole lines: an oracle."""
+    """An oracle: a denoiser that also knows the probability of what is visible in a masked view."""
 
-    def log_prob(self, x_BL: Tensor) -> Tensor: ...
-    def draw(self, n: int, generator: torch.Generator) -> Tensor: ...
+    def log_prob(self, z_BL: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
-class PathScore:
-    """log q_u(x) of each line under the plan drawn for it, and the forwards that took."""
+class Estimate:
+    """E_u KL(p || q_u) in nats a line."""
 
-    log_q_B: Tensor
-    nfe_B: Tensor
+    kl: float
+    standard_error: float
+    nfe: float
+
+
+_TAME = 1.0  # nats: above this spread of log r, the mean of r hangs on lines too rare to be seen
 
 
 @torch.inference_mode()
-def path_log_q(
-    denoiser: Denoiser,
-    x_BL: Tensor,
-    steps: int,
-    *,
-    reveal: str | RevealPlan = "golden",
-    grid: str | Sequence[float] | Grid = "rank",
-    law: Law | None = None,
-    schedule: Schedule | None = None,
-    seed: int = 0,
-) -> PathScore:
-    """log q_u(x) = sum_i log p(x_i | tokens visible when i's step starts), by teacher forcing; u from the seed."""
-    plan, grid, schedule, law = make_reveal(reveal), make_grid(grid, steps), schedule or LogLinear(), law or Law()
-    B, L = x_BL.shape
-    masked_BL = torch.ones(B, L, dtype=torch.bool)
-    if plan.adaptive:
-        choose = _Chooser.of(plan, grid, masked_BL[0], schedule)
-        steps, tail = choose.assigned.steps, None
-    else:
-        assigned = plan.assign(masked_BL, grid, schedule, [stream(seed, "plan", b) for b in range(B)])
-        steps, tail = assigned.steps, assigned.argmax_step
-    log_q_B, nfe_B = torch.zeros(B, dtype=torch.float64), torch.zeros(B, dtype=torch.int64)
-    for k in range(steps):
-        rows_R = (masked_BL if plan.adaptive else assigned.step_BL == k).any(1).nonzero()[:, 0]
+def estimate_kl(source: Source, x_BL: Tensor, forced: Forced) -> Estimate:
+    """The error given the plan, from whole lines x ~ p under teacher forcing: for long lines.
+
+    KL = E sum_k -log r_k, where r_k = q(x_B | x_A) / p(x_B | x_A) of step k. Since E[r_k | x_A] = 1, a multiple of
+    r_k - 1 may be added; where r_k is near 1 it takes away most of the noise. The order of an adaptive plan is a
+    function of the tokens, so for it this is KL(p || Q).
+    """
+    gap_B = torch.zeros(len(x_BL), dtype=torch.float64)
+    seen_B = torch.zeros(len(x_BL), dtype=torch.float64)  # log p(x_A)
+    for k in range(int(forced.step_TL.max()) + 1):
+        rows_R = (forced.step_TL == k).any(1).nonzero()[:, 0]
         if not len(rows_R):
             continue
-        x_RL, masked_RL = x_BL[rows_R], masked_BL[rows_R]
-        h_RLD = denoiser.features(torch.where(masked_RL, denoiser.mask_id, x_RL))
-        if plan.adaptive:
-            logits_NV = denoiser.logits(h_RLD.flatten(0, 1))
-            log_p_NV = shape_logits(logits_NV, denoiser.mask_id, law).log_softmax(-1)
-            now_RL = choose(k, masked_RL, log_p_NV.unflatten(0, masked_RL.shape))
-        else:
-            now_RL = assigned.step_BL[rows_R] == k
-        shaped_MV = shape_logits(denoiser.logits(h_RLD[now_RL]), denoiser.mask_id, law)
-        log_q_M = _log_q(shaped_MV, x_RL[now_RL], argmax=k == tail)
-        log_q_B.index_add_(0, rows_R[now_RL.nonzero()[:, 0]], log_q_M)
-        masked_BL[rows_R] = masked_RL & ~now_RL
-        nfe_B[rows_R] += now_RL.any(1)
-    return PathScore(log_q_B, nfe_B)
+        step_RL = forced.step_TL[rows_R]
+        view_RL = torch.where(step_RL <= k, x_BL[rows_R], source.mask_id)
+        log_p_R = source.log_prob(view_RL) - seen_B[rows_R]
+        log_r_R = torch.where(step_RL == k, forced.log_q_TL[rows_R], 0.0).sum(1) - log_p_R
+        gap_B[rows_R] += _controlled(-log_r_R, log_r_R.expm1())
+        seen_B[rows_R] += log_p_R
+    return Estimate(float(gap_B.mean()), float(gap_B.std()) / len(x_BL) ** 0.5, float(forced.nfe_T.double().mean()))
 
 
-def _log_q(logits_MV: Tensor, token_M: Tensor, argmax: bool) -> Tensor:
-    """The log-probability with which these tokens would have been drawn; an argmax draws only one."""
-    if argmax:
-        return torch.where(logits_MV.argmax(-1) == token_M, 0.0, -torch.inf).double()
-    return logits_MV.log_softmax(-1).gather(1, token_M[:, None])[:, 0].double()
+def _controlled(value_R: Tensor, control_R: Tensor) -> Tensor:
+    """Values plus a share, between 0 and 1, of a control of mean zero: the share that leaves the least variance."""
+    if float(value_R.std(correction=0)) > _TAME:
+        return value_R
+    centred_R = control_R - control_R.mean()
+    share = -(value_R * centred_R).mean() / centred_R.square().mean().clamp(min=1e-30)
+    return value_R + share.clamp(0, 1) * control_R

@@ -120,7 +120,7 @@ class Run:
             count = min(self.micro_batch, first + self.share - start)
             batch = self.data.batch(step, start, count, trainer.batch)
             batch = dataclasses.replace(batch, tokens_BL=batch.tokens_BL.to(self.ranks.device))
-            torch.manual_seed(seed_of(trainer.seed, "dropout", step, start))
+            _seed_dropout(self.ranks.device, seed_of(trainer.seed, "dropout", step, start))
             with self.wrapped.accumulating(last=start + count == first + self.share):
                 with self._autocast():
                     loss, terms = self.wrapped.call(partial(self._forward, batch=batch, step=step))
@@ -256,6 +256,15 @@ class Run:
             path, raw = self.folder.checkpoint, _gathered(dict(self.model.named_parameters()))
             self.ranks.on_first(lambda: save(checkpoint, path, raw=raw))
         return checkpoint
+
+
+def _seed_dropout(device: torch.device, seed: int) -> None:
+    """Dropout draws from its device's global generator. (torch.manual_seed would be slow: it seeks out all devices.)"""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
 
 
 def _terms(output: LossOutput, regions: tuple[str, ...]) -> tuple[Tensor, Tensor]:

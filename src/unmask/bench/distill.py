@@ -1,0 +1,259 @@
+"""`unmask bench distill`: our MCD step against the plain one, same models, same noise, same run.
+
+Plain is the algorithm as one would write it down: full logits of both models at every position, float32 log-softmax
+tables of them, the divergence and the cross-entropy from these, autograd. It has the very bodies ours has (compiled, if
+ours are), so the difference is the vocabulary's. A step is forward, backward and AdamW, over `accumulate` micro-batches.
+
+Shapes: B sequences, L positions, V states.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unmask.base import provenance
+from unmask.base.errors import UserError
+from unmask.base.streams import stream
+from unmask.bench.sampler import random_model
+from unmask.bench.timing import Timing, matmul_rate, measure
+from unmask.data.loader import Batch
+from unmask.models.denoiser import log_probs
+from unmask.models.dit import DiT
+from unmask.objectives.base import IDENTITY
+from unmask.objectives.mcd import MCD
+from unmask.objectives.teacher import Teacher
+from unmask.parallel.ranks import pick_device
+from unmask.process.locking import draw_u
+from unmask.process.times import stratified
+from unmask.process.trajectory import couple
+from unmask.training.optim import adamw
+from unmask.training.speed import body_flops, head_flops
+
+Loss = Callable[[Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measured row of the table."""
+
+    name: str
+    tokens_per_second: float
+    ms_per_sequence: float
+    flops_share: float  # of the measured matmul rate, by the products really done
+    spread: float
+    peak_gib: float | None
+
+
+def distill(
+    *,
+    preset: Literal["tiny", "pocket", "small", "medium", "large"] = "pocket",
+    length: int | None = None,
+    batch: int | None = None,
+    accumulate: int = 1,
+    delta: float = 1 / 512,
+    device: str = "auto",
+    compile: bool | None = None,
+    only_ours: bool = False,
+    repeats: int = 5,
+    seconds: float = 60.0,
+    json: bool = False,
+) -> dict[str, Any]:
+    """Time one optimiser step of MCD, the plain way and ours, side by side.
+
+    Args:
+        preset: the models' shape, with random weights (speed does not depend on what they learnt)
+        length: tokens in a sequence (default: the model's)
+        batch: sequences in a micro-batch; by default the most that the plain step can hold on a GPU, 8 elsewhere
+        accumulate: micro-batches in an optimiser step
+        delta: the gap between the views
+        device: where to run: auto, cpu, cuda or mps
+        compile: compile the bodies and our loss, by default on a GPU only
+        only_ours: leave the plain step out (a batch that only ours can hold)
+        repeats: timed repeats of each row, the median counts
+        seconds: about the most to spend on the repeats of a row
+        json: print JSON instead of a table
+    """
+    place = pick_device(device)
+    if min(accumulate, repeats, batch or 1, length or 2) < 1 or seconds <= 0:
+        raise UserError("batch, length, accumulate and repeats must be at least 1, and seconds above 0")
+    cuda = place.type == "cuda"
+    if only_ours and batch is None:
+        raise UserError("without the plain step no batch can be found: give --batch")
+    bench = Bench(random_model(preset), place, length, delta, cuda if compile is None else compile)
+    # a batch of another size is a shape of its own, not the start of a slower kernel for all sizes
+    with torch._dynamo.config.patch(automatic_dynamic_shapes=False) if cuda else nullcontext():
+        B = batch or (bench.largest_plain_batch() if cuda else 8)
+        ways = {"ours": bench.ours} if only_ours else {"plain": bench.plain, "ours": bench.ours}
+        lines = [bench.line(name, loss, B, accumulate, repeats, seconds) for name, loss in ways.items()]
+    result = {
+        "lines": [asdict(line) for line in lines],
+        "ratios": _ratios(lines),
+        "matmul_tflops": bench.rate / 1e12,
+        "model": asdict(bench.student.config),
+        "length": bench.L,
+        "batch": B,
+        "accumulate": accumulate,
+        "compiled": bench.compiled,
+        "record": provenance.record(place, delta=delta),
+    }
+    _show(result, json)
+    return result
+
+
+class Bench:
+    """A student, its teacher and its optimiser, shared by all rows of the table."""
+
+    def __init__(self, student: DiT, place: torch.device, length: int | None, delta: float, compile: bool) -> None:
+        self.student, self.place, self.compiled = student.to(place).train(), place, compile
+        self.L = length or student.length
+        self.objective = MCD(student, delta=delta)
+        assert isinstance(self.objective.teacher, Teacher)
+        self.teacher = self.objective.teacher
+        self.teacher_head = copy.deepcopy(student.head).requires_grad_(False)
+        self.teacher_condition = student._condition().detach()
+        if compile:
+            self.objective.compile()
+            for block in student.blocks:
+                block.compile()
+        self.optimiser = adamw(student, betas=(0.9, 0.999), weight_decay=0.0)
+        self.rate = matmul_rate(place, torch.bfloat16 if place.type == "cuda" else torch.float32)
+        self.scored_share = 0.0  # of the positions, those that our heads ran on
+
+    def autocast(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.place.type, torch.bfloat16) if self.place.type == "cuda" else nullcontext()
+
+    def ours(self, batch: Batch) -> Tensor:
+        output = self.objective(self.student, batch, step=0, generator=stream(0, "noise"))
+        self.scored_share = float((output.region_BL != IDENTITY).float().mean()) if not self.scored_share else self.scored_share
+        return (output.loss_BL * output.weight_BL).sum()
+
+    def plain(self, batch: Batch) -> Tensor:
+        """The paper's equation on full tables."""
+        generator, x0_BL = stream(0, "noise"), batch.tokens_BL
+        rows = slice(batch.start, batch.start + len(x0_BL))
+        t_B = stratified(batch.total, generator, low=self.objective.delta)[rows]
+        u_BL = draw_u((batch.total, self.L), "iid", generator=generator)[rows]
+        schedule, mask_id = self.teacher.schedule, self.student.mask_id
+        pair = couple(x0_BL, u_BL, t_B - self.objective.delta, t_B, schedule=schedule, mask_id=mask_id)
+        with torch.no_grad():
+            logits_BLV = self.teacher_head(self.teacher.features(pair.z_s), self.teacher_condition)
+            log_q_BLV = log_probs(logits_BLV / self.objective.tau, mask_id)
+        log_p_BLV = log_probs(self.student(pair.z_t), mask_id)
+        kl_BL = (log_p_BLV.exp() * (log_p_BLV - log_q_BLV)).sum(-1)
+        nll_BL = -log_p_BLV.gather(-1, x0_BL[..., None])[..., 0]
+        both_BL, revealed_BL = pair.distil.to(self.place), pair.reconstruct.to(self.place)
+        return (kl_BL * both_BL + nll_BL * revealed_BL).sum()
+
+    def step(self, loss: Loss, B: int, accumulate: int) -> None:
+        """One optimiser step over accumulate · B sequences."""
+        total = accumulate * B
+        for start in range(0, total, B):
+            generator = stream(0, "tokens", start)
+            x0_BL = torch.randint(self.student.mask_id, (B, self.L), generator=generator).to(self.place)
+            with self.autocast():
+                value = loss(Batch(x0_BL, start, total))
+            value.backward()
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def line(self, name: str, loss: Loss, B: int, accumulate: int, repeats: int, seconds: float) -> Line:
+        _forget(self.place)
+        one = measure(lambda: self.step(loss, B, accumulate), self.place, repeats=1, warmup=1)
+        fit = max(1, min(repeats, int(seconds / one.seconds)))
+        timing = measure(lambda: self.step(loss, B, accumulate), self.place, repeats=fit, warmup=1)
+        sequences = B * accumulate
+        return Line(
+            name,
+            tokens_per_second=sequences * self.L / timing.seconds,
+            ms_per_sequence=timing.seconds / sequences * 1e3,
+            flops_share=sequences * self.L * self._flops(name) / timing.seconds / self.rate,
+            spread=timing.spread,
+            peak_gib=_gib(timing),
+        )
+
+    def _flops(self, name: str) -> float:
+        """Of the products for one token: three passes of the student (two of them backward), one of the teacher."""
+        config, share = self.student.config, self.scored_share if name == "ours" else 1.0
+        return 4 * (body_flops(config, self.L) + share * head_flops(config))
+
+    def largest_plain_batch(self) -> int:
+        """The most sequences the plain step can hold: from two small batches the need is a straight line."""
+        _, whole = torch.cuda.mem_get_info(self.place)
+        small, large = 4, 8
+        needs = [self._peak(self.plain, size) for size in (small, large)]
+        if needs[0] is None or needs[1] is None:
+            return next((size for size in (2, 1) if self._peak(self.plain, size) is not None), 1)
+        slope = (needs[1] - needs[0]) / (large - small)
+        guess = max(large, int((0.98 * whole - needs[0]) / slope) + small)
+        while guess > large and self._peak(self.plain, guess) is None:
+            guess -= max(1, guess // 16)
+        return guess
+
+    def _peak(self, loss: Loss, B: int) -> int | None:
+        """Bytes that a step needs, None if there are not so many."""
+        _forget(self.place)
+        try:
+            return measure(lambda: self.step(loss, B, 1), self.place, repeats=1, warmup=1).peak_bytes
+        except torch.OutOfMemoryError:
+            self.optimiser.zero_grad(set_to_none=True)
+            return None
+
+
+def _forget(place: torch.device) -> None:
+    """Give cached memory back, so that one row's leftovers are not in another's way."""
+    if place.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _gib(timing: Timing) -> float | None:
+    return None if timing.peak_bytes is None else timing.peak_bytes / 2**30
+
+
+def _ratios(lines: list[Line]) -> dict[str, float]:
+    by_name = {line.name: line for line in lines}
+    if "plain" not in by_name:
+        return {}
+    plain, ours = by_name["plain"], by_name["ours"]
+    found = {"speed": ours.tokens_per_second / plain.tokens_per_second}
+    if plain.peak_gib is not None and ours.peak_gib is not None:
+        found["memory"] = ours.peak_gib / plain.peak_gib
+    return found
+
+
+def _show(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        import json
+
+        print(json.dumps(result))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    sequences = f"{result['batch']} sequences of {result['length']}"
+    if result["accumulate"] > 1:
+        sequences = f"{result['accumulate']} x {sequences}"
+    table = Table(title=f"An MCD step on {result['record']['device']}: {sequences}")
+    for column in ("", "tokens/s", "ms / sequence", "of matmul rate", "peak GiB"):
+        table.add_column(column, justify="left" if not column else "right")
+    for row in result["lines"]:
+        table.add_row(
+            row["name"],
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['ms_per_sequence']:.2f}",
+            f"{row['flops_share']:.0%}",
+            "" if row["peak_gib"] is None else f"{row['peak_gib']:.2f}",
+        )
+    console = Console()
+    console.print(table)
+    ratios = result["ratios"]
+    if ratios:
+        memory = f", with {ratios['memory']:.0%} of the memory" if "memory" in ratios else ""
+        console.print(f"ours does {ratios['speed']:.2f}x the tokens of the plain step{memory}")
+    console.print(f"matmul rate measured here: {result['matmul_tflops']:.1f} TFLOP/s")

@@ -1,0 +1,48 @@
+"""`torchrun -m unmask sample` writes what one process writes: the same samples in the same order, said once."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from unmask.base.streams import stream
+from unmask.checkpoint.io import Checkpoint, save
+from unmask.cli.main import main
+from unmask.data.tokenizer import Tokenizer
+from unmask.models.dit import DiT
+
+
+def test_two_processes_write_what_one_writes(tmp_path, capsys):
+    tokenizer = Tokenizer.train([], 257)
+    model = DiT(tokenizer.size + 1, 20, hidden=16, cond=8, blocks=1, heads=2)
+    generator = stream(0, "weights")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    save(Checkpoint(model.double(), tokenizer=tokenizer), tmp_path / "model")
+    # five samples of three lengths, so that the processes have different shares and batches
+    words = ["sample", "--model", str(tmp_path / "model"), "--device", "cpu", "--steps", "4", "--reveal", "confidence",
+             "--prompt", "one", "two", "three", "four", "five", "--length", "20", "12", "20", "16", "20",
+             "--seed", "7", "--json", "--watch"]  # fmt: skip
+    assert main(words) == 0
+    alone = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "unmask"]
+    page = tmp_path / "film.html"
+    done = subprocess.run([*command, *words, "--html", str(page)], capture_output=True, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shared = [json.loads(line) for line in done.stdout.splitlines()]  # the second process prints nothing
+    for run in (alone[0], shared[0]):
+        for changing in ("time", "device", "forwards"):
+            run.pop(changing)
+    for ours, theirs in zip(shared[1:], alone[1:], strict=True):  # batches of other sizes may sum in another order
+        assert ours.pop("token_log_q") == pytest.approx(theirs.pop("token_log_q"), abs=1e-9)
+        assert ours.pop("log_q") == pytest.approx(theirs.pop("log_q"), abs=1e-9)
+    assert shared == alone
+    assert len({record["text"] for record in shared[1:]}) == 5
+    assert done.stderr.count("tokens/s") == 1
+    assert '"steps":4' in page.read_text(encoding="utf-8")
