@@ -27,7 +27,8 @@ def imported_rooms(path: Path) -> set[str]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are written in full"
-            names += [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "unmask" else [str(node.module)]
+            whole = node.module == "unmask"
+            names += [f"unmask.{alias.name}" for alias in node.names] if whole else [str(node.module)]
     return {name.split(".")[1] for name in names if name.startswith("unmask.")} - {"version"}
 
 

@@ -175,7 +175,7 @@ def test_out_holds_what_stdout_would(unmask, tmp_path):
         (["--grid", "0.5", "--steps", "3"], "this grid has 2 steps, --steps says 3"),
         (["--threshold", "0.5"], "--threshold is for --reveal confidence, entropy or blocks"),
         (["--threshold", "0.5", "--reveal", "confidence", "--steps", "4"], "leave out --steps and --grid"),
-        (["--threshold", "-1", "--reveal", "confidence"], "threshold must be above 0"),
+        (["--threshold", "-1", "--reveal", "confidence"], "threshold on probability must be"),
         (["--block_size", "4"], "--block_size is for --reveal blocks"),
         (["--block_size", "0", "--reveal", "blocks"], "at least 1 position"),
         (["--eta", "0.1"], "--eta belongs to --remask"),

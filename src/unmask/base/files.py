@@ -34,6 +34,8 @@ def _aside(path: Path, kind: str) -> Path:
 def write_bytes(path: Path | str, data: bytes) -> None:
     """Write a file atomically: a reader sees the old content or the new, never a part."""
     path = Path(path)
+    if not path.name:
+        raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
     with os_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = _aside(path, "new")

@@ -69,6 +69,8 @@ def run(argv: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """The entry point: 0 when done, 2 for a user's mistake, 130 when interrupted."""
     argv = sys.argv[1:] if argv is None else argv
+    # torch's threads wait by spinning; on a machine that others use too, sampling is many times slower without a limit
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     rank = os.environ.get("RANK", "0")
     name = "unmask" if rank == "0" else f"unmask [rank {rank}]"
     try:

@@ -5,6 +5,7 @@ Refuses to know plans and steps. Shapes: R rows, L positions, M positions drawn,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Literal
 
@@ -104,4 +105,5 @@ def prepare(model: Denoiser, place: torch.device, precision: Precision = "auto",
         dtype = torch.bfloat16 if half else weights.dtype
         folded = FoldedDiT(model, dtype)
         return Body(folded.to(place), place, compile)
-    return Body(model.to(place, torch.bfloat16) if half else model.to(place), place, compile)
+    own = copy.deepcopy(model).to(place)  # the caller's model stays where it is
+    return Body(own.to(torch.bfloat16) if half else own, place, compile)

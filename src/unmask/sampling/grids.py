@@ -29,13 +29,14 @@ class Grid:
     times: tuple[float, ...]
     by: Literal["time", "rank"] = "time"
     argmax_tail: bool = False
+    fitted_for: str | None = None  # the plan a fitted grid was fitted for
 
     @property
     def steps(self) -> int:
         return len(self.times) - 1
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "times": list(self.times), "by": self.by, "argmax_tail": self.argmax_tail}
+        return {**vars(self), "times": list(self.times)}
 
 
 def _named(name: str, steps: int) -> Grid:
@@ -73,7 +74,8 @@ def read_grid(path: Path) -> Grid:
         raise UserError(f"{path} is not a grid: make one with `unmask fit-grid`") from error
     if by not in ("time", "rank"):
         raise UserError(f"{path} is not a grid: 'by' must be time or rank, not {by!r}")
-    return Grid(str(fitted.get("name", "fitted")), tuple(checked.tolist()), by=by)
+    plan = content.get("plan")
+    return Grid(str(fitted.get("name", "fitted")), tuple(checked.tolist()), by=by, fitted_for=plan and str(plan))
 
 
 def assign_steps(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule) -> Tensor:

@@ -98,8 +98,9 @@ class Confidence:
     def __post_init__(self) -> None:
         if self.score not in ("probability", "entropy"):
             raise unknown("confidence score", self.score, ("probability", "entropy"))
-        if self.threshold is not None and self.threshold <= 0:
-            raise UserError(f"a confidence threshold must be above 0, not {self.threshold}")
+        if self.threshold is not None and not 0 < self.threshold <= (1 if self.score == "probability" else torch.inf):
+            what = "a probability above 0" if self.score == "probability" else "an entropy in nats above 0"
+            raise UserError(f"a threshold on {self.score} must be {what}, not {self.threshold}")
 
     @property
     def name(self) -> str:

@@ -17,7 +17,9 @@ from unmask.objectives.ar import AR
 from unmask.objectives.base import Objective
 from unmask.parallel.ranks import Ranks
 from unmask.parallel.wrap import Kind
+from unmask.training.guard import Guard
 from unmask.training.optim import Decay
+from unmask.training.rounds import Rounds
 
 if TYPE_CHECKING:
     from unmask.training.engine import Trainer
@@ -64,6 +66,17 @@ def check_fit(trainer: Trainer, model: DiT, objective: Objective, data: Loader, 
         raise UserError("--parallel fsdp spreads a model over processes: start them with torchrun, or leave it out")
     if trainer.batch % ranks.world:
         raise UserError(f"batch {trainer.batch} is not a multiple of the {ranks.world} processes that share it")
+
+
+def check_watched(trainer: Trainer, objective: Objective, guard: Guard | None) -> None:
+    """Rounds that last as long as the training, a guard that has something to look at."""
+    if isinstance(objective, Rounds) and trainer.steps > objective.steps:
+        raise UserError(
+            f"{trainer.steps} steps are more than {objective.curriculum.rounds} rounds of {objective.round_steps}: "
+            f"take at most {objective.steps} steps, or more rounds"
+        )
+    if guard is not None and not trainer.eval_every:
+        raise UserError("the guard looks at the student when it is evaluated: give --eval_every, or use --guard off")
 
 
 def describe_data(data: Loader) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from unmask.models.dit import DiT
 from unmask.objectives.base import Objective, describe
 from unmask.parallel.ranks import Ranks, joined
 from unmask.parallel.wrap import Kind
-from unmask.training.check import check_fit, check_settings, describe_data
+from unmask.training.check import check_fit, check_settings, check_watched, describe_data
+from unmask.training.guard import Guard
 from unmask.training.loop import Run
 from unmask.training.optim import Decay
 from unmask.training.progress import note
@@ -49,6 +50,8 @@ FREE = {
         "progress",
     )
 }
+FREE |= {"facts.teacher.source"}  # a teacher is known by its weights
+LENGTH = {"trainer.steps", "objective.curriculum.rounds"}  # may change if no step before depends on it
 
 
 @dataclass
@@ -111,7 +114,13 @@ class Trainer:
         check_settings(self)
 
     def fit(
-        self, model: DiT, objective: Objective, data: Loader | Path | str, *, facts: Mapping[str, Any] | None = None
+        self,
+        model: DiT,
+        objective: Objective,
+        data: Loader | Path | str,
+        *,
+        facts: Mapping[str, Any] | None = None,
+        guard: Guard | None = None,
     ) -> Checkpoint:
         """Train `model` in place (it ends with the raw weights); the checkpoint returned holds the averaged ones.
 
@@ -120,22 +129,24 @@ class Trainer:
             objective: what to minimise
             data: batches of tokens, or the folder of a prepared corpus
             facts: what else makes this run what it is (JSON); a rerun with other facts is refused
+            guard: looks at the student at every evaluation
         """
         with joined(self.device) as ranks, _own_randomness(ranks.device), torch.enable_grad():
             loader = data if isinstance(data, Loader) else Loader([ShardSet.open(data)], model.length, seed=self.seed)
             check_fit(self, model, objective, loader, ranks)
+            check_watched(self, objective, guard)
             held_out = None
             if self.eval_every:
                 held_out = Loader(loader.sources, loader.length, split="validation", wrap=loader.wrap)
             config = self._config(model, objective, loader, facts or {})
             if self.out is None:
-                return Run(self, model, objective, loader, held_out, ranks, None, config).go(0)
+                return Run(self, model, objective, loader, held_out, ranks, None, config, guard).go(0)
             folder = RunFolder(Path(self.out), ranks)
             start = self._claim(folder, config, ranks)
             if start == self.steps and ranks.on_first(lambda: _exported_step(folder)) == self.steps:
                 note(f"{folder.path} is finished: all {start} steps are done", ranks.first)
                 return load(folder.path, device=ranks.device)
-            return Run(self, model, objective, loader, held_out, ranks, folder, config).go(start)
+            return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)
 
     def _config(self, model: DiT, objective: Objective, data: Loader, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Everything the weights of the run depend on, and a little more, as JSON can hold it."""
@@ -158,7 +169,7 @@ class Trainer:
             "torch": str(torch.__version__),
             "micro_batch": self.micro_batch,
         }
-        free = FREE | ({"trainer.steps"} if self.decay == "constant" else set())
+        free = FREE | (LENGTH if self.decay == "constant" else set())
         found = folder.claim(config, session, free)
         start, last = found["step"], found["last"]
         if start > self.steps:

@@ -2,7 +2,8 @@
 
 Everything random is drawn from a stream named by (seed, purpose, step), so a state is the weights, the optimiser, the
 average and the step number; no generator is ever saved. One optimiser step is one global batch: the gradient of
-sum(loss · weight) over all its rows, divided by sum(weight) over all ranks and micro-batches.
+sum(loss · weight) over all its rows, divided by sum(weight) over all ranks and micro-batches. An objective may have
+rounds (rounds.py): the student of every round is kept, and may be the teacher of the next.
 
 Refuses to know any loss, any file format and torch.distributed.
 """
@@ -14,7 +15,8 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +29,16 @@ from unmask.data.loader import Batch, Loader
 from unmask.models.dit import DiT
 from unmask.models.ema import EMA
 from unmask.objectives.base import IDENTITY, REGIONS, LossOutput, Objective
+from unmask.objectives.distillation import Distillation
 from unmask.parallel.ranks import Ranks
 from unmask.parallel.wrap import total_norm, whole, wrap
-from unmask.process.schedule import LogLinear
+from unmask.process.schedule import LogLinear, Schedule
 from unmask.training.evaluate import Likelihood, averaged, likelihood
+from unmask.training.guard import Guard, Look
 from unmask.training.metrics import MetricsLog, Window
 from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
-from unmask.training.progress import Progress, short
+from unmask.training.progress import Progress, note, short
+from unmask.training.rounds import Rounds
 from unmask.training.speed import body_flops, head_flops, matmul_rate
 from unmask.training.state import RunFolder
 from unmask.training.watch import LossWatch
@@ -55,13 +60,17 @@ class Run:
         ranks: Ranks,
         folder: RunFolder | None,
         config: dict[str, Any],
+        guard: Guard | None = None,
     ) -> None:
         self.trainer, self.objective, self.data, self.held_out, self.ranks = trainer, objective, data, held_out, ranks
-        self.folder, self.config, self.shape = folder, config, model.config
+        self.folder, self.config, self.shape, self.guard = folder, config, model.config, guard
+        self.rounds = objective if isinstance(objective, Rounds) else None
         model.to(ranks.device).train()
         if trainer.compile:
             for block in model.blocks:
                 block.compile()
+            if isinstance(objective, (Distillation, Rounds)):
+                objective.compile()
         self.wrapped = wrap(model, ranks, trainer.parallel, blocks=model.blocks, methods=("features", "logits"))
         self.model = model
         self.optimiser = adamw(self.model, betas=(trainer.beta1, trainer.beta2), weight_decay=trainer.weight_decay)
@@ -69,6 +78,7 @@ class Run:
         self.watch, self.window = LossWatch(), Window()
         self.score: Likelihood | None = None
         self.seconds, self.tokens = 0.0, 0  # of training since the last line of metrics, in this session
+        self.total_seconds = 0.0  # of training over all sessions
         self.share = trainer.batch // ranks.world
         self.micro_batch = min(trainer.micro_batch or self.share, self.share)
         dtype = torch.bfloat16 if trainer.precision == "bf16" else torch.float32
@@ -89,6 +99,9 @@ class Run:
             save_due = False
             for step in range(start, trainer.steps):
                 done = step + 1
+                # 0. where the objective has rounds: a new one, or the one that was left off
+                if self.rounds and (step == start or self.rounds.begins(step)):
+                    self._enter_round(self.rounds, step)
                 began = time.perf_counter()
                 # 1. the gradient of this step's global batch, summed over micro-batches and processes
                 sums = self._gradients(step)
@@ -96,13 +109,17 @@ class Run:
                 self._update(step, sums)
                 self.seconds += time.perf_counter() - began
                 self.progress.advance(done)
+                round_ends = self.rounds is not None and self.rounds.begins(done)
+                ends = round_ends or done == trainer.steps
                 # 3. report
-                if done % trainer.log_every == 0 or done == trainer.steps:
+                if done % trainer.log_every == 0 or ends:
                     self._report(done)
                 # 4. evaluate
-                if self.held_out and (done % trainer.eval_every == 0 or done == trainer.steps):
+                if self.held_out and (done % trainer.eval_every == 0 or ends):
                     self._evaluate(done)
                 # 5. save; not while the loss is raised, since that may be the state no one wants back
+                if round_ends and self.rounds and self.folder:
+                    self._checkpoint(done, self.folder.round(self.rounds.round))
                 save_due |= bool(trainer.save_every) and done % trainer.save_every == 0
                 if done == trainer.steps or (save_due and self.watch.calm):
                     self._save(done)
@@ -110,6 +127,18 @@ class Run:
             checkpoint = self._export(trainer.steps)
             dit_of(checkpoint).to(self.ranks.device)
             return checkpoint
+
+    def _enter_round(self, rounds: Rounds, step: int) -> None:
+        """A new round takes the student as it is for its teacher, a continued one that of the round before."""
+        number, student = rounds.round_of(step), None
+        if number > 1 and rounds.begins(step):
+            student = Checkpoint(self._built(rounds.snapshot), rounds.schedule)
+        elif number > 1:
+            assert self.folder is not None
+            student = self.folder.load_round(number - 1, rounds.snapshot)
+        if rounds.begins(step):
+            self.watch = LossWatch()  # a round's loss is not that of the round before
+        rounds.enter(number, student)
 
     def _gradients(self, step: int) -> list[float]:
         """Backward through every micro-batch of this process. Returns sums over all processes: see `_terms`."""
@@ -192,7 +221,10 @@ class Run:
         per_token = self.objective.forwards * (body_flops(self.shape, self.data.length) + head)
         speed = self.tokens / self.seconds if self.seconds else 0.0
         tokens = done * self.trainer.batch * self.data.length
+        self.total_seconds += self.seconds
         values |= {"tokens": tokens, "tokens_per_s": speed, "mfu": speed * per_token / self.rate}
+        values |= {"forwards": self.objective.forwards, "seconds": self.total_seconds}
+        values |= self.rounds.numbers() if self.rounds else {}
         self.window, self.seconds, self.tokens = Window(), 0.0, 0
         if self.log:
             self.log.write(done, values)
@@ -213,9 +245,30 @@ class Run:
                 autocast=self._autocast,
             )
         values = {score.kind: score.nats, f"{score.kind}_stderr": score.stderr, "perplexity": score.perplexity}
+        look = self._look(score) if self.guard else None
         if self.log:
-            self.log.write(done, values | {"sequences": score.sequences})
-        self.progress.milestone(done, str(score))
+            self.log.write(done, values | {"sequences": score.sequences} | (look.values if look else {}))
+        beside = f", sample entropy {look.values['entropy']:.3f} nats" if look else ""
+        self.progress.milestone(done, f"{score}{beside}")
+        if self.guard and look:
+            self._act(self.guard, look, done)
+
+    def _look(self, score: Likelihood) -> Look:
+        assert self.guard is not None
+        student = Checkpoint(self._built("ema"), self._schedule, self.data.tokenizer)
+        tau_product = self.rounds.tau_product if self.rounds else 1.0
+        return self.guard.look(student, elbo=score.nats, tau_product=tau_product, device=self.ranks.device.type)
+
+    def _act(self, guard: Guard, look: Look, done: int) -> None:
+        """Warn of what is new, or stop."""
+        if guard.action == "stop" and look.crossed:
+            good = max(self.folder.states(), default=0) if self.folder else 0
+            raise UserError(
+                f"the guard stopped the run at step {done}: {look.line}; step {good} is saved: go on from there with "
+                "--guard warn, or start anew with tau nearer to 1"
+            )
+        if news := guard.news(look):
+            note(f"guard, step {done}: {news}", self.ranks.first)
 
     # -- what it keeps -------------------------------------------------------------------------------------------
 
@@ -233,6 +286,7 @@ class Run:
             self.log.settle()
         score = dataclasses.asdict(self.score) if self.score else None
         facts = {"step": done, "watch": self.watch.to_json(), "window": self.window.to_json(), "score": score}
+        facts |= {"seconds": self.total_seconds + self.seconds, "guard": self.guard.to_json() if self.guard else None}
         self.folder.save(done, self._tensors(), facts, self.trainer.keep)
         if done < self.trainer.steps:  # the last one is written by `go`
             self._export(done)
@@ -244,18 +298,34 @@ class Run:
         self.watch.restore(facts["watch"])
         self.window = Window(**facts["window"])
         self.score = Likelihood(**facts["score"]) if facts["score"] else None
+        self.total_seconds = facts["seconds"]
+        if self.guard:
+            self.guard.restore(facts["guard"])
 
     def _export(self, done: int) -> Checkpoint:
-        """The run's checkpoint: averaged weights, written with the raw ones beside them."""
-        schedule = getattr(self.objective, "schedule", LogLinear())
+        """The run's checkpoint."""
+        return self._checkpoint(done, self.folder.checkpoint if self.folder else None)
+
+    def _checkpoint(self, done: int, path: Path | None) -> Checkpoint:
+        """The averaged weights; if there is a path, written with the raw ones beside them."""
         score = dataclasses.asdict(self.score) if self.score else None
         about = record(self.ranks.device, step=done, config=self.config, score=score)
-        model = build(self.shape, _gathered(self.ema.shadow), "the trained model").eval()
-        checkpoint = Checkpoint(model, schedule, self.data.tokenizer, about)
-        if self.folder is not None:
-            path, raw = self.folder.checkpoint, _gathered(dict(self.model.named_parameters()))
+        if self.rounds:
+            about |= {"distillation": self.rounds.about()}
+        checkpoint = Checkpoint(self._built("ema"), self._schedule, self.data.tokenizer, about)
+        if path is not None:
+            raw = _gathered(dict(self.model.named_parameters()))
             self.ranks.on_first(lambda: save(checkpoint, path, raw=raw))
         return checkpoint
+
+    @property
+    def _schedule(self) -> Schedule:
+        return getattr(self.objective, "schedule", LogLinear())
+
+    def _built(self, weights: Literal["raw", "ema"]) -> DiT:
+        """The student by itself, on the CPU and in eval mode; all processes call this together."""
+        tensors = self.ema.shadow if weights == "ema" else dict(self.model.named_parameters())
+        return build(self.shape, _gathered(tensors), "the trained model").eval()
 
 
 def _seed_dropout(device: torch.device, seed: int) -> None:

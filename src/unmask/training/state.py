@@ -2,6 +2,7 @@
 
     run.json       the config, and every session (step, threads, processes, device) that worked on the run
     state/step-*/  training states (parallel.state), the newest `keep` of them
+    rounds/N/      the student at the end of round N, where a run has rounds
     metrics.jsonl, tensorboard/, checkpoint/
 
 Refuses to know what the config says and what the tensors are.
@@ -14,12 +15,13 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from unmask.base.errors import UserError, os_errors
 from unmask.base.files import read_json, sweep_asides, sync_path, write_json
+from unmask.checkpoint.io import Checkpoint, load
 from unmask.parallel.ranks import Ranks
 from unmask.parallel.state import INDEX, load_state, save_state
 
@@ -68,6 +70,7 @@ class RunFolder:
             states.mkdir(parents=True, exist_ok=True)
             sweep_asides(self.path)
             sweep_asides(states)
+            sweep_asides(self.path / "rounds")
         sessions: list[dict[str, Any]] = []
         if about.exists():
             run = read_json(about, "the run's config")
@@ -90,6 +93,20 @@ class RunFolder:
             if (match := re.fullmatch(r"step-(\d+)", path.name)) and (path / INDEX).is_file():
                 found[int(match[1])] = path
         return found
+
+    def round(self, number: int) -> Path:
+        """Where the student of a round lies."""
+        return self.path / "rounds" / str(number)
+
+    def load_round(self, number: int, weights: Literal["raw", "ema"]) -> Checkpoint:
+        """The student of a round that is over."""
+        path = self.round(number)
+        if not path.is_dir():
+            raise UserError(
+                f"{path} is gone, and the round that was begun needs it as its teacher: put it back, or remove "
+                f"{self.path} and start again"
+            )
+        return load(path, weights=weights)
 
     def save(self, step: int, tensors: Mapping[str, Tensor], facts: dict[str, Any], keep: int) -> None:
         """Save a state; older ones beyond `keep` go once it stands."""

@@ -1,0 +1,124 @@
+"""Guards against what a loss does not show: a student can get less diverse and less truthful while its loss falls.
+
+At every evaluation it draws a few dozen short samples with fixed noise and compares with what it saw at the start, when
+the student was still its teacher: unigram entropy, repeated n-grams, the held-out ELBO, and the product of tau, which
+says how much sharpening was asked for. A bound that is crossed gives one line, or stops the run.
+
+Refuses to know the loop and the objective.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from unmask.base.errors import UserError, unknown
+from unmask.checkpoint.io import Checkpoint
+from unmask.evaluation.diversity import repeated
+from unmask.evaluation.gen_ppl import unigram_entropy
+from unmask.sampling.sample import sample
+
+Action = Literal["warn", "stop"]
+SAMPLES, LENGTH, STEPS, ORDER = 32, 64, 8, 4  # samples, tokens of each at most, steps, n of the n-grams
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far a student may stray.
+
+    Args:
+        entropy_drop: nats that the unigram entropy of short samples may fall below the teacher's
+        repetition_rise: how much the share of repeated 4-grams in them may rise above the teacher's
+        elbo_rise: nats per token that the held-out ELBO may rise above the teacher's
+        least_tau_product: how small the product of the rounds' tau may get
+    """
+
+    entropy_drop: float = 0.3
+    repetition_rise: float = 0.05
+    elbo_rise: float = 0.5
+    least_tau_product: float = 0.5
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) >= 0:
+                raise UserError(f"{field.name} is a bound: at least 0, not {getattr(self, field.name)}")
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look found."""
+
+    values: dict[str, float]
+    crossed: dict[str, str]  # by bound: in words
+
+    @property
+    def line(self) -> str:
+        return "; ".join(self.crossed.values())
+
+
+class Guard:
+    """Looks at a student now and then. What it sees first is what it compares with."""
+
+    def __init__(self, action: Action = "warn", bounds: Bounds | None = None, *, seed: int = 0) -> None:
+        if action not in ("warn", "stop"):
+            raise unknown("guard", str(action), ("warn", "stop"))
+        self.action, self.bounds, self.seed = action, bounds or Bounds(), seed
+        self._first: dict[str, float] | None = None
+        self._told: set[str] = set()  # bounds that were crossed at the last look
+
+    def look(self, student: Checkpoint, *, elbo: float, tau_product: float, device: str = "auto") -> Look:
+        """Draw and compare. All processes call this together."""
+        length = min(LENGTH, student.model.length)
+        drawn = sample(student, SAMPLES, min(STEPS, length), length=length, seed=self.seed, device=device)
+        rows = drawn.tokens.tolist()
+        seen = {
+            "entropy": float(unigram_entropy(rows).mean()),
+            "repeated": repeated(rows, max(1, min(ORDER, length - 1))).value,
+            "elbo": elbo,
+        }
+        self._first = first = self._first or seen
+        values = {
+            "entropy": seen["entropy"],
+            "repeated": seen["repeated"],
+            "elbo_drift": elbo - first["elbo"],
+            "tau_product": tau_product,
+        }
+        return Look(values, self._crossed(seen, first, tau_product))
+
+    def _crossed(self, seen: dict[str, float], first: dict[str, float], tau_product: float) -> dict[str, str]:
+        """The bounds that are crossed, each in words."""
+        bounds = self.bounds
+        drop = first["entropy"] - seen["entropy"]
+        gain = seen["repeated"] - first["repeated"]
+        drift = seen["elbo"] - first["elbo"]
+        crossed = {
+            "entropy_drop": not drop <= bounds.entropy_drop,
+            "repetition_rise": not gain <= bounds.repetition_rise,
+            "elbo_rise": not drift <= bounds.elbo_rise,
+            "least_tau_product": not tau_product >= bounds.least_tau_product,
+        }
+        words = {
+            "entropy_drop": f"sample entropy {seen['entropy']:.3f} nats is {drop:.3f} below the teacher's",
+            "repetition_rise": f"{seen['repeated']:.3f} of the n-grams repeat, {gain:.3f} more than the teacher's",
+            "elbo_rise": f"ELBO {seen['elbo']:.3f} nats/token is {drift:.3f} above the teacher's",
+            "least_tau_product": f"the product of tau is {tau_product:.3f}",
+        }
+        return {name: f"{words[name]} ({name} {getattr(bounds, name):g})" for name, is_so in crossed.items() if is_so}
+
+    def news(self, look: Look) -> str | None:
+        """What to tell of a look: bounds crossed since the last one."""
+        fresh = [text for bound, text in look.crossed.items() if bound not in self._told]
+        self._told = set(look.crossed)
+        return "; ".join(fresh) or None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"first": self._first, "told": sorted(self._told)}
+
+    def restore(self, saved: dict[str, Any] | None) -> None:
+        """Go on from a saved state."""
+        if saved is None:
+            raise UserError(
+                "this run has done its steps so far without a guard, which therefore does not know the teacher's "
+                "numbers: go on with --guard off"
+            )
+        self._first, self._told = saved["first"], set(saved["told"])
