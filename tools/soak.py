@@ -23,11 +23,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 OPTIONS = (
-    "--preset tiny --length 64 --steps 60 --batch 8 --micro_batch 4 --lr 2e-3 --warmup 10 --eval_every 20 "
+    "--preset tiny --length 64 --steps 48 --batch 8 --micro_batch 4 --lr 2e-3 --warmup 10 --eval_every 16 "
     "--eval_batches 2 --save_every 4 --log_every 3 --keep 2 --device cpu --no-progress"
 )
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-TIMINGS = ("tokens_per_s", "mfu")
+TIMINGS = ("tokens_per_s", "mfu", "seconds")
 
 
 def unmask(*arguments: str) -> list[str]:

@@ -12,6 +12,7 @@ from unmask.version import __version__
 
 if TYPE_CHECKING:
     from unmask.checkpoint.io import Checkpoint, load, save
+    from unmask.evaluation.evaluate import evaluate
     from unmask.models.dit import DiT
     from unmask.objectives.ar import AR
     from unmask.objectives.cd4lm import CD4LM
@@ -39,6 +40,7 @@ __all__ = [
     "Trainer",
     "__version__",
     "couple",
+    "evaluate",
     "load",
     "mask",
     "sample",
@@ -58,6 +60,7 @@ _HOMES = {
     "LogLinear": "process.schedule",
     "Trainer": "training.engine",
     "couple": "process.trajectory",
+    "evaluate": "evaluation.evaluate",
     "load": "checkpoint.io",
     "mask": "process.masking",
     "sample": "sampling.sample",

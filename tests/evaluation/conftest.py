@@ -49,7 +49,9 @@ class HandMade:
 
     def logits(self, ids_BT: Tensor) -> Tensor:
         self.calls += 1
-        return torch.stack([torch.stack([self.after(row[: t + 1]) for t in range(len(row))]) for row in ids_BT.tolist()])
+        return torch.stack(
+            [torch.stack([self.after(row[: t + 1]) for t in range(len(row))]) for row in ids_BT.tolist()]
+        )
 
 
 def _judge(tokenizer: Tokenizer, *, context: int = 64, bos: bool = False, eos: bool = True, seed: int = 0):

@@ -36,7 +36,9 @@ def test_shares_of_ngrams(n):
     before = sum(len(grams(row, n)) - len(set(grams(row, n))) for row in ROWS)
     assert score.repeated(ROWS, n).value == pytest.approx(before / len(everything))
     held = pool(REAL, n)
-    assert score.coverage(ROWS, REAL, n).value == pytest.approx(sum(gram in set(everything) for gram in held) / len(held))
+    assert score.coverage(ROWS, REAL, n).value == pytest.approx(
+        sum(gram in set(everything) for gram in held) / len(held)
+    )
 
 
 def test_influences_are_those_of_leaving_each_text_out():

@@ -59,7 +59,7 @@ def test_sdtt_and_sedd_average_text_by_text_and_score_every_end(texts, hand_made
 
 
 def test_bd3lm_slides_a_window_and_scores_no_end(texts, hand_made, monkeypatch):
-    """Windows of 5 with stride 2 stand for 1024 and 512: the first scores all but its first token, then two at a time."""
+    """Windows of 5, stride 2 (for 1024, 512): the first scores all but its first token, the others two tokens each."""
     monkeypatch.setitem(PROTOCOLS, "bd3lm", dataclasses.replace(PROTOCOLS["bd3lm"], width=5, stride=2))
     judge, made = hand_made(texts.tokenizer)
     total, count = 0.0, 0
@@ -73,7 +73,9 @@ def test_bd3lm_slides_a_window_and_scores_no_end(texts, hand_made, monkeypatch):
     assert found.ppl.record["scored_tokens"] == count
 
 
-@pytest.mark.parametrize(("length", "width", "stride"), [(1024, 1024, 512), (1025, 1024, 512), (2600, 1024, 512), (9, 4, 3), (3, 8, 4)])
+@pytest.mark.parametrize(
+    ("length", "width", "stride"), [(1024, 1024, 512), (1025, 1024, 512), (2600, 1024, 512), (9, 4, 3), (3, 8, 4)]
+)
 def test_windows_score_every_token_once_with_at_least_half_a_window_before_it(length, width, stride):
     places = []
     for window in reading.windows(0, length, width, stride):
@@ -149,7 +151,7 @@ def test_a_run_that_breaks_keeps_what_was_judged(letters, hand_made, monkeypatch
         rows.append(len(ids_BT))
         return made.logits(ids_BT) if sum(rows) <= 64 else made.logits(ids_BT) * math.nan
 
-    with pytest.raises(UserError, match="hand-made.*NaN"):
+    with pytest.raises(UserError, match=r"hand-made.*NaN"):
         gen_ppl(texts, dataclasses.replace(judge, logits=breaking), store=Store.open())
     asked = []
 
@@ -166,7 +168,7 @@ def test_mistakes_are_one_line(texts, letters, hand_made):
     with pytest.raises(UserError, match="did you mean 'mdlm'"):
         gen_ppl(texts, judge, protocol="mdml")
     for raw in ("sdtt", "sedd"):
-        with pytest.raises(UserError, match="another tokenizer.*mdlm, bd3lm"):
+        with pytest.raises(UserError, match=r"another tokenizer.*mdlm, bd3lm"):
             gen_ppl(texts, hand_made(letters(12))[0], protocol=raw)
     for decoded in ("mdlm", "bd3lm"):
         with pytest.raises(UserError, match="no end-of-document token"):

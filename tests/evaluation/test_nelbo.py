@@ -109,7 +109,7 @@ def test_zero_shot_on_a_text_file_says_what_was_scored(letters, tmp_path):
 
 
 def test_mistakes_are_one_line(source, texts, letters):
-    with pytest.raises(UserError, match="argmax.*uniform"):
+    with pytest.raises(UserError, match=r"argmax.*uniform"):
         nelbo(source, texts, 4, grid="mdlm")
     with pytest.raises(UserError, match="causal"):
         nelbo(tiny(letters(3), causal=True), texts)

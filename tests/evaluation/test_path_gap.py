@@ -100,4 +100,6 @@ def test_mistakes_are_one_line(source, judge):
     with pytest.raises(UserError, match="remasking"):
         path_gap(of_samples(sample(source, 2, 4, reveal="iid", grid="uniform", remask="cap"), source.tokenizer), judge)
     with pytest.raises(UserError, match="legacy_fp32"):
-        path_gap(of_samples(sample(source, 2, 2, reveal="iid", grid="mdlm", dtype="legacy_fp32"), source.tokenizer), judge)
+        path_gap(
+            of_samples(sample(source, 2, 2, reveal="iid", grid="mdlm", dtype="legacy_fp32"), source.tokenizer), judge
+        )

@@ -41,7 +41,9 @@ def test_perplexity_is_the_exponential_of_the_resampled_mean():
     top_n, bottom_n = texts(50, 1)
     plain, exponential = Ratio.of(top_n, bottom_n), Ratio.of(top_n, bottom_n, exponential=True)
     mean, ppl = (Score.of(ratio, "", {}, seed=3) for ratio in (plain, exponential))
-    assert (ppl.value, ppl.low, ppl.high) == pytest.approx([math.exp(x) for x in (mean.value, mean.low, mean.high)], rel=1e-3)
+    assert (ppl.value, ppl.low, ppl.high) == pytest.approx(
+        [math.exp(x) for x in (mean.value, mean.low, mean.high)], rel=1e-3
+    )
 
 
 def test_paired_differences_lose_the_noise_that_both_sides_share():

@@ -22,7 +22,7 @@ def gpt2():
 
 
 def test_ends_of_documents_are_not_text(gpt2):
-    ids = gpt2.encode("One.") + [gpt2.eos_id] + gpt2.encode("Dêux.") + [gpt2.eos_id]
+    ids = [*gpt2.encode("One."), gpt2.eos_id, *gpt2.encode("Dêux."), gpt2.eos_id]
     texts = Texts(torch.tensor([ids, gpt2.encode(" a" * len(ids))]), gpt2)
     assert texts.documents == [["One.", "Dêux.", ""], [" a" * len(ids)]]
     assert texts.bytes_T.tolist() == [4 + 6, 2 * len(ids)]

@@ -69,5 +69,5 @@ def test_it_has_no_rounds(random_dit):
 def test_mistakes_are_told_in_one_line(random_dit):
     with pytest.raises(UserError, match="steps of the whole run must be at least 1, not 0"):
         CD4LM(random_dit(1), steps=0)
-    with pytest.raises(UserError, match="must be above 0, not 0.0 and 5.0"):
+    with pytest.raises(UserError, match=r"must be above 0, not 0\.0 and 5\.0"):
         CD4LM(random_dit(1), temperature=0.0)

@@ -1,9 +1,10 @@
 """What MCD can teach: with forward KL and tau = 1 a perfect teacher is a fixed point; tau < 1 or reverse KL move it.
 
-The teacher's view z_s shows the student's z_t and a few more tokens of true text. So E[p(x_i | z_s) | z_t] = p(x_i | z_t),
-the tower property: on average the exact posterior already gives what its own sharper look would teach it, and the
-expected gradient there is zero. It holds whatever law u has, since u does not look at the text. Reverse KL asks for the
-normalised geometric mean of those looks instead, and tau < 1 for sharper ones: both move a perfect student.
+The teacher's view z_s shows the student's z_t and a few more tokens of true text. So by the tower property
+E[p(x_i | z_s) | z_t] = p(x_i | z_t): on average the exact posterior already gives what its own better informed look
+would teach it, and the expected gradient there is zero. It holds whatever law u has, since u does not look at the text.
+Reverse KL asks for the normalised geometric mean of those looks instead, and tau < 1 for sharper ones: both move a
+perfect student.
 """
 
 import itertools

@@ -13,7 +13,7 @@ from unmask.objectives.mdlm import MDLM
 from unmask.training.engine import Trainer
 
 SCRIPT = Path(__file__).with_name("killed_run.py")
-TIMINGS = ("tokens_per_s", "mfu")
+TIMINGS = ("tokens_per_s", "mfu", "seconds")
 
 
 def told(run: Path) -> list[dict]:

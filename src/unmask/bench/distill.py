@@ -2,7 +2,8 @@
 
 Plain is the algorithm as one would write it down: full logits of both models at every position, float32 log-softmax
 tables of them, the divergence and the cross-entropy from these, autograd. It has the very bodies ours has (compiled, if
-ours are), so the difference is the vocabulary's. A step is forward, backward and AdamW, over `accumulate` micro-batches.
+ours are), so the difference is what is done with the vocabulary. A step is forward, backward and AdamW, over
+`accumulate` micro-batches.
 
 Shapes: B sequences, L positions, V states.
 """
@@ -26,7 +27,6 @@ from unmask.bench.timing import Timing, matmul_rate, measure
 from unmask.data.loader import Batch
 from unmask.models.denoiser import log_probs
 from unmask.models.dit import DiT
-from unmask.objectives.base import IDENTITY
 from unmask.objectives.mcd import MCD
 from unmask.objectives.teacher import Teacher
 from unmask.parallel.ranks import pick_device
@@ -81,11 +81,11 @@ def distill(
         json: print JSON instead of a table
     """
     place = pick_device(device)
-    if min(accumulate, repeats, batch or 1, length or 2) < 1 or seconds <= 0:
+    if min(accumulate, repeats, 1 if batch is None else batch, 1 if length is None else length) < 1 or seconds <= 0:
         raise UserError("batch, length, accumulate and repeats must be at least 1, and seconds above 0")
     cuda = place.type == "cuda"
-    if only_ours and batch is None:
-        raise UserError("without the plain step no batch can be found: give --batch")
+    if cuda and only_ours and batch is None:
+        raise UserError("without the plain step there is no telling what it can hold: give --batch")
     bench = Bench(random_model(preset), place, length, delta, cuda if compile is None else compile)
     # a batch of another size is a shape of its own, not the start of a slower kernel for all sizes
     with torch._dynamo.config.patch(automatic_dynamic_shapes=False) if cuda else nullcontext():
@@ -124,14 +124,12 @@ class Bench:
                 block.compile()
         self.optimiser = adamw(student, betas=(0.9, 0.999), weight_decay=0.0)
         self.rate = matmul_rate(place, torch.bfloat16 if place.type == "cuda" else torch.float32)
-        self.scored_share = 0.0  # of the positions, those that our heads ran on
 
     def autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self.place.type, torch.bfloat16) if self.place.type == "cuda" else nullcontext()
 
     def ours(self, batch: Batch) -> Tensor:
         output = self.objective(self.student, batch, step=0, generator=stream(0, "noise"))
-        self.scored_share = float((output.region_BL != IDENTITY).float().mean()) if not self.scored_share else self.scored_share
         return (output.loss_BL * output.weight_BL).sum()
 
     def plain(self, batch: Batch) -> Tensor:
@@ -180,7 +178,8 @@ class Bench:
 
     def _flops(self, name: str) -> float:
         """Of the products for one token: three passes of the student (two of them backward), one of the teacher."""
-        config, share = self.student.config, self.scored_share if name == "ours" else 1.0
+        config, mean_t = self.student.config, torch.tensor((1 + self.objective.delta) / 2)
+        share = float(1 - self.teacher.schedule.gamma(mean_t)) if name == "ours" else 1.0  # of positions: the masked
         return 4 * (body_flops(config, self.L) + share * head_flops(config))
 
     def largest_plain_batch(self) -> int:

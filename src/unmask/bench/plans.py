@@ -29,7 +29,8 @@ from unmask.sampling.reveal import Blocks, Confidence, Locked, RevealPlan, make_
 from unmask.sampling.teacher_forcing import teacher_force
 
 TOY_STEPS = (1, 2, 3, 4, 5, 6, 8)
-THRESHOLDS = (0.5, 0.7, 0.9)
+BLOCKS = 4
+TOY_THRESHOLDS, TEXT_THRESHOLDS = (0.5, 0.7, 0.9), (0.25, 0.35, 0.5)
 BOOKS = "books"
 
 
@@ -40,7 +41,7 @@ class Contender:
     label: str
     reveal: RevealPlan
     grid: str
-    steps: tuple[int, ...]  # empty for a plan that decides by itself
+    steps: tuple[int | None, ...]  # None where the plan itself sets their number
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Row:
     standard_error: float | None
 
 
-def contenders(length: int, steps: Sequence[int]) -> list[Contender]:
+def contenders(length: int, steps: Sequence[int], thresholds: Sequence[float]) -> list[Contender]:
     """Every plan, each on the grid it is best known on."""
     counts = tuple(step for step in steps if step <= length)
     named = [
@@ -71,9 +72,9 @@ def contenders(length: int, steps: Sequence[int]) -> list[Contender]:
         ("entropy", "entropy", "rank"),
     ]
     found = [Contender(label, make_reveal(reveal), grid, counts) for label, reveal, grid in named]
-    size = max(1, length // 4)
-    found.append(Contender("blocks of golden", Blocks(size, Locked("golden")), "rank", counts))
-    found += [Contender("threshold", Confidence(threshold=level), "rank", ()) for level in THRESHOLDS]
+    blocks = Blocks(-(-length // BLOCKS), Locked("golden"))  # at least a step a block
+    found.append(Contender("blocks of golden", blocks, "rank", tuple(count for count in counts if count >= BLOCKS)))
+    found += [Contender(f"threshold {level}", Confidence(threshold=level), "rank", (None,)) for level in thresholds]
     return found
 
 
@@ -81,8 +82,8 @@ def toy_rows(name: str) -> Iterator[Row]:
     """KL(p || Q) of every plan on an enumerable source."""
     oracle = Enumerated(SOURCES[name]())
     views = Views(oracle, oracle.length)
-    for one in contenders(oracle.length, TOY_STEPS):
-        for steps in one.steps or (None,):
+    for one in contenders(oracle.length, TOY_STEPS, TOY_THRESHOLDS):
+        for steps in one.steps:
             law = sample_law(views, steps or oracle.length, reveal=one.reveal, grid=one.grid)
             yield Row(name, one.label, steps, law.nfe, max(0.0, law.kl(oracle.p)), None)
 
@@ -90,8 +91,8 @@ def toy_rows(name: str) -> Iterator[Row]:
 def text_rows(mixture: TrigramMixture, x_BL: Tensor, steps: Sequence[int], seed: int) -> Iterator[Row]:
     """E_u KL(p || q_u) a character on lines drawn from the mixture; the same lines for every plan."""
     L, body = x_BL.shape[1], prepare(mixture, torch.device("cpu"))
-    for one in contenders(L, steps):
-        for count in one.steps or (None,):
+    for one in contenders(L, steps, TEXT_THRESHOLDS):
+        for count in one.steps:
             grid = make_grid(one.grid, count or L)
             forced = teacher_force(body, x_BL, one.reveal, grid, LogLinear(), seed=seed, rows=len(x_BL))
             found = estimate_kl(mixture, x_BL, forced)
@@ -201,8 +202,8 @@ def _print_tables(rows: Sequence[Row], figure: Path | None) -> None:
             table.add_row(plan, *(_cell(found.get(steps), best[steps]) for steps in columns))
         console.print(table)
         free = [row for row in rows if row.source == source and row.steps is None]
-        told = ", ".join(f"{row.error:.4f} at {row.nfe:.1f} forwards" for row in free)
-        console.print(f"confidence with a threshold of {', '.join(map(str, THRESHOLDS))}: {told}\n")
+        told = "; ".join(f"{row.plan}: {row.error:.4f} at {row.nfe:.1f} forwards" for row in free)
+        console.print(f"confidence with a {told}\n")
     console.print("In brackets the mean number of forwards, where it is not N: steps that reveal nothing cost nothing.")
     if figure is not None:
         console.print(f"figure: {figure}")

@@ -15,7 +15,10 @@ from unmask.version import __version__
 VERBS = {
     "prepare": ("unmask.cli.prepare:prepare", "text to packed, memory-mapped shards of tokens"),
     "train": ("unmask.cli.train:train", "train a teacher (or a causal judge) on shards"),
+    "distill": ("unmask.cli.distill:distill", "distil a teacher into a student that needs fewer steps"),
     "sample": ("unmask.cli.sample:sample", "write text, in as few steps as you like"),
+    "evaluate": ("unmask.cli.evaluate:evaluate", "measure models honestly, and write a report"),
+    "report": ("unmask.cli.report:report", "one page from the results of several evaluations"),
     "fit-grid": ("unmask.cli.fit_grid:fit_grid", "find the best step grid for a model on held-out text"),
     "duality": ("unmask.cli.duality:duality", "show the Gaussian-discrete duality in numbers and a figure"),
     "bench": ("", "measure, side by side and in one run: `unmask bench` lists what"),

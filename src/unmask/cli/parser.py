@@ -122,7 +122,7 @@ def _helps(docstring: str | None) -> tuple[str, dict[str, str]]:
 
 def options_of(function: Callable[..., Any], owner: str | None = None) -> list[Option]:
     """The options of a function or dataclass, dataclass parameters spread out into their fields."""
-    hints = typing.get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    hints = typing.get_type_hints(function)  # of a dataclass: its fields, inherited ones too
     helps = _helps(function.__doc__)[1]
     found: list[Option] = []
     for name, parameter in inspect.signature(function).parameters.items():

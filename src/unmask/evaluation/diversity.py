@@ -5,7 +5,8 @@ good each text is; repeated n-grams look within a text; mutual information by la
 of each other, compared with real text. Pools of different sizes do not compare: give real text of the same size.
 
 Resampling texts would count a text drawn twice as repetition, so intervals of pool statistics are bootstraps of each
-text's influence on them (jackknife). Refuses to know judges and samplers. Shapes: T texts, N n-grams, G different ones.
+text's influence on them (jackknife). Refuses to know judges and samplers. Shapes: T texts, G n-grams,
+N tokens, M pairs of them, S symbols.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 from unmask.base import provenance
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
-from unmask.evaluation.ngrams import Ngrams, ngrams
+from unmask.evaluation.ngrams import Rows
 from unmask.evaluation.score import Ratio, Score, difference
 from unmask.evaluation.texts import Texts
 
@@ -56,43 +57,48 @@ def diversity(
     def score(ratio: Ratio, unit: str, name: str, **facts: Any) -> Score:
         return Score.of(ratio, unit, {**record, "score": name, **facts}, seed=seed)
 
-    longest = min(max(map(len, texts.rows)), max(map(len, real.rows)))
+    pool, held = Rows(texts.rows), Rows(real.rows)
+    longest = int(min(pool.length_T.max(), held.length_T.max()))
     orders = [n for n in orders if n <= longest]
     lags = [lag for lag in lags if lag < longest]
     frequent = frequent_tokens(real)
-    ours = {lag: information(texts.rows, lag, frequent) for lag in lags}
-    theirs = {lag: information(real.rows, lag, frequent) for lag in lags}
+    ours = {lag: information(pool, lag, frequent) for lag in lags}
+    theirs = {lag: information(held, lag, frequent) for lag in lags}
+    both = Rows([*texts.rows, *real.rows])
+    gap = {**record, "score": "information_gap"}
     return Diversity(
-        distinct={n: score(distinct(texts.rows, n), "share", "distinct", n=n) for n in orders},
-        self_bleu=score(self_bleu(texts.rows), "BLEU", "self_bleu"),
-        coverage={n: score(coverage(texts.rows, real.rows, n), "share", "coverage", n=n) for n in orders},
-        repeated={n: score(repeated(texts.rows, n), "share", "repeated", n=n) for n in orders},
+        distinct={n: score(distinct(pool, n), "share", "distinct", n=n) for n in orders},
+        self_bleu=score(self_bleu(pool), "BLEU", "self_bleu"),
+        coverage={n: score(_coverage(both, len(pool), n), "share", "coverage", n=n) for n in orders},
+        repeated={n: score(repeated(pool, n), "share", "repeated", n=n) for n in orders},
         information={lag: score(ours[lag], "nats", "information", lag=lag) for lag in lags},
         information_gap={
-            lag: difference(ours[lag], theirs[lag], "nats", {**record, "score": "information_gap", "lag": lag},
-                            paired=False, seed=seed)
+            lag: difference(ours[lag], theirs[lag], "nats", {**gap, "lag": lag}, paired=False, seed=seed)
             for lag in lags
         },
-    )  # fmt: skip
+    )
 
 
-def distinct(rows: Sequence[Sequence[int]], n: int) -> Ratio:
+def distinct(rows: Sequence[Sequence[int]] | Rows, n: int) -> Ratio:
     """Different n-grams over all n-grams of the pool; without text i, its own ones are gone from both."""
-    found = ngrams(rows, n)
-    only_T = np.bincount(found.owners()[found.owners() >= 0], minlength=len(rows))
-    return _leave_one_out(found.different, len(found.gram_N), only_T, found.per_row())
+    found = _rows(rows).ngrams(n)
+    only_T = np.bincount(found.owner_G[found.owner_G >= 0], minlength=found.rows)
+    return _leave_one_out(found.different, int(found.count_P.sum()), only_T, found.per_row())
 
 
 def coverage(rows: Sequence[Sequence[int]], real: Sequence[Sequence[int]], n: int) -> Ratio:
     """Share of real text's n-grams (each as often as it occurs) that some text of the pool has."""
-    both, T = ngrams([*rows, *real], n), len(rows)
-    in_pool_N = both.row_N < T
-    real_G = np.bincount(both.gram_N[~in_pool_N], minlength=both.different)
-    pool = Ngrams(both.gram_N[in_pool_N], both.row_N[in_pool_N], both.different, T)
-    covered_G = np.bincount(pool.gram_N, minlength=both.different) > 0
-    owner_G = pool.owners()
-    alone_T = np.bincount(owner_G[owner_G >= 0], weights=real_G[owner_G >= 0], minlength=T)
-    return _leave_one_out(int(real_G[covered_G].sum()), int(real_G.sum()), alone_T, np.zeros(T))
+    return _coverage(Rows([*rows, *real]), len(rows), n)
+
+
+def _coverage(both: Rows, T: int, n: int) -> Ratio:
+    """The first T rows are the pool, the others real text."""
+    found = both.ngrams(n)
+    pool, real_G = found.among(0, T), found.among(T, len(both)).total()
+    covered = int(real_G[pool.total() > 0].sum())
+    alone_G = pool.owner_G >= 0
+    alone_T = np.bincount(pool.owner_G[alone_G], weights=real_G[alone_G], minlength=T)
+    return _leave_one_out(covered, int(real_G.sum()), alone_T, np.zeros(T))
 
 
 def _leave_one_out(top: float, bottom: float, top_T: Any, bottom_T: Any) -> Ratio:
@@ -102,24 +108,22 @@ def _leave_one_out(top: float, bottom: float, top_T: Any, bottom_T: Any) -> Rati
     return Ratio.around(value, (len(top_T) - 1) * (value - without_T))
 
 
-def repeated(rows: Sequence[Sequence[int]], n: int) -> Ratio:
+def repeated(rows: Sequence[Sequence[int]] | Rows, n: int) -> Ratio:
     """Share of n-grams that occurred before in the same text."""
-    found = ngrams(rows, n)
-    different_T = np.bincount(found.counts().row_P, minlength=len(rows))
-    return Ratio.of(found.per_row() - different_T, found.per_row())
+    found = _rows(rows).ngrams(n)
+    return Ratio.of(found.per_row() - found.different_per_row(), found.per_row())
 
 
-def self_bleu(rows: Sequence[Sequence[int]], n: int = 4) -> Ratio:
+def self_bleu(rows: Sequence[Sequence[int]] | Rows, n: int = 4) -> Ratio:
     """BLEU-n of each text with all the others as references, averaged. A precision of 0 counts as 0.1 matches."""
-    T, length_T = len(rows), np.array([len(row) for row in rows])
-    log_precision_T = np.zeros(T)
+    rows = _rows(rows)
+    log_precision_T = np.zeros(len(rows))
     for order in range(1, n + 1):
-        counts, total_T = (found := ngrams(rows, order)).counts(), found.per_row()
-        matched_P = np.minimum(counts.count_P, counts.most_elsewhere())
-        matched_T = np.bincount(counts.row_P, weights=matched_P, minlength=T)
-        log_precision_T += np.log(np.where(matched_T > 0, matched_T, SMOOTHING) / np.maximum(total_T, 1)) / n
-    reference_T = _closest_length(length_T)
-    brevity_T = np.minimum(0, 1 - reference_T / length_T)
+        found = rows.ngrams(order)
+        matched_P = np.minimum(found.count_P, found.most_elsewhere())
+        matched_T = np.bincount(found.row_P, weights=matched_P, minlength=len(rows))
+        log_precision_T += np.log(np.where(matched_T > 0, matched_T, SMOOTHING) / np.maximum(found.per_row(), 1)) / n
+    brevity_T = np.minimum(0, 1 - _closest_length(rows.length_T) / rows.length_T)
     return Ratio.mean(np.exp(log_precision_T + brevity_T))
 
 
@@ -133,40 +137,44 @@ def _closest_length(length_T: Any) -> Any:
     return found
 
 
+def _rows(rows: Sequence[Sequence[int]] | Rows) -> Rows:
+    return rows if isinstance(rows, Rows) else Rows(rows)
+
+
 # --- mutual information -----------------------------------------------------------------------------------------------
 
 
 def frequent_tokens(real: Texts, symbols: int = SYMBOLS) -> Tensor:
     """The symbol of every token: the most frequent ones of real text have their own, all others share the last."""
-    seen_V = torch.bincount(torch.tensor([token for row in real.rows for token in row]), minlength=real.tokenizer.size)
+    seen_V = torch.bincount(real.tokens_TL[real.tokens_TL >= 0], minlength=real.tokenizer.size)
     symbol_V = torch.full_like(seen_V, symbols)
     best = seen_V.argsort(descending=True, stable=True)[:symbols]
     symbol_V[best] = torch.arange(len(best))
     return symbol_V
 
 
-def information(rows: Sequence[Sequence[int]], lag: int, symbol_V: Tensor, *, seed: int = 0) -> Ratio:
+def information(rows: Sequence[Sequence[int]] | Rows, lag: int, symbol_V: Tensor, *, seed: int = 0) -> Ratio:
     """I(x_i; x_{i+lag}) over all positions i, in nats.
 
     Counting finite pairs shows information where there is none, so what the same pairs show when they are shuffled is
     taken off. The estimate is the mean over pairs of log p(a, b) / p(a) p(b), and that logarithm less its mean is also
     each pair's influence on it: so a bootstrap over texts needs no recounting.
     """
-    symbols = [symbol_V[torch.tensor(row)] for row in rows]
-    first_N, second_N = torch.cat([row[:-lag] for row in symbols]), torch.cat([row[lag:] for row in symbols])
-    text_N = torch.cat([torch.full((max(0, len(row) - lag),), i) for i, row in enumerate(symbols)])
-    shuffled_N = second_N[torch.randperm(len(second_N), generator=stream(seed, "shuffled pairs"))]
-    value_N = _pointwise(first_N, second_N) - _pointwise(first_N, shuffled_N).mean()
-    sum_T = torch.zeros(len(rows), dtype=torch.float64).index_add_(0, text_N, value_N)
-    return Ratio.of(sum_T, torch.bincount(text_N, minlength=len(rows)))
+    rows = _rows(rows)
+    symbol_N, start_M = symbol_V[torch.from_numpy(rows.flat_N)], torch.from_numpy(rows.starts(lag + 1))
+    text_M, first_M, second_M = torch.from_numpy(rows.row_N)[start_M], symbol_N[start_M], symbol_N[start_M + lag]
+    shuffled_M = second_M[torch.randperm(len(second_M), generator=stream(seed, "shuffled pairs"))]
+    value_M = _pointwise(first_M, second_M) - _pointwise(first_M, shuffled_M).mean()
+    sum_T = torch.zeros(len(rows), dtype=torch.float64).index_add_(0, text_M, value_M)
+    return Ratio.of(sum_T, torch.bincount(text_M, minlength=len(rows)))
 
 
-def _pointwise(first_N: Tensor, second_N: Tensor) -> Tensor:
+def _pointwise(first_M: Tensor, second_M: Tensor) -> Tensor:
     """log p(a, b) / p(a) p(b) of each pair, as counted in all of them."""
-    S = int(torch.maximum(first_N.max(), second_N.max())) + 1
-    joint_SS = torch.bincount(first_N * S + second_N, minlength=S * S).double().view(S, S)
-    independent_SS = joint_SS.sum(1)[:, None] * joint_SS.sum(0) / len(first_N)
-    return (joint_SS[first_N, second_N] / independent_SS[first_N, second_N]).log()
+    S = int(torch.maximum(first_M.max(), second_M.max())) + 1
+    joint_SS = torch.bincount(first_M * S + second_M, minlength=S * S).double().view(S, S)
+    independent_SS = joint_SS.sum(1)[:, None] * joint_SS.sum(0) / len(first_M)
+    return (joint_SS / independent_SS).log()[first_M, second_M]
 
 
 # --- the verdict ------------------------------------------------------------------------------------------------------

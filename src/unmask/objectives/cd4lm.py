@@ -88,7 +88,8 @@ class CD4LM(Distillation):
             return run(logits_CW, target_CW, token_N[part], weight, self.temperature, self.tau, self.clamp)
 
         size = piece_size(student, x0_BL.device)
-        loss_BL = loss_at(student, pair.z_t, chosen_N, even_sizes(len(both), size) + even_sizes(len(revealed), size), score)
+        sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
+        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score)
         weight_BL = pair.m_t.to(x0_BL.device, loss_BL.dtype)
         region_BL = torch.where(pair.m_s, DISTIL, torch.where(pair.m_t, RECONSTRUCT, IDENTITY)).to(torch.int8)
         return LossOutput(loss_BL, weight_BL, region_BL.to(x0_BL.device))

@@ -17,7 +17,7 @@ from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput
 from unmask.objectives.divergences import token_nll
 from unmask.process.locking import draw_u
 from unmask.process.masking import is_masked
-from unmask.process.schedule import Cosine, LogLinear
+from unmask.process.schedule import LogLinear, Schedule
 from unmask.process.times import stratified
 
 
@@ -25,7 +25,7 @@ from unmask.process.times import stratified
 class MDLM:
     """The ELBO teacher. Times are stratified over the global batch; `plan` says where u comes from."""
 
-    schedule: LogLinear | Cosine = field(default_factory=LogLinear)
+    schedule: Schedule = field(default_factory=LogLinear)
     plan: str = "iid"
 
     forwards: ClassVar[float] = 3

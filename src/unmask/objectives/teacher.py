@@ -28,8 +28,8 @@ from unmask.process.schedule import LogLinear, Schedule
 class Teacher:
     """The model of a checkpoint as it is now: its own copy, in eval mode, without gradients.
 
-    Under autocast a DiT is folded for inference, in autocast's precision: the same function, faster. Without it the copy
-    runs as it is, so that it agrees with its original to the last bit.
+    Under autocast a DiT is folded for inference, in autocast's precision: the same function, faster. Without it the
+    copy runs as it is, so that it agrees with its original to the last bit.
     """
 
     def __init__(self, source: Checkpoint | Denoiser) -> None:
@@ -133,6 +133,7 @@ def _frozen_copy(model: Denoiser) -> Denoiser:
             copied.cpu().eval().requires_grad_(False)
         return copied
     if inner.config.causal:
-        raise UserError("a causal model has no mask state and cannot teach a masked one: give a model trained with "
-                        "--objective mdlm")
+        raise UserError(
+            "a causal model has no mask state and cannot teach a masked one: give a model trained with --objective mdlm"
+        )
     return build(inner.config, inner.state_dict(), "the teacher").eval().requires_grad_(False)

@@ -263,9 +263,10 @@ class Run:
         """Warn of what is new, or stop."""
         if guard.action == "stop" and look.crossed:
             good = max(self.folder.states(), default=0) if self.folder else 0
+            saved = f"step {good} is saved" if good else "nothing was saved yet"
             raise UserError(
-                f"the guard stopped the run at step {done}: {look.line}; step {good} is saved: go on from there with "
-                "--guard warn, or start anew with tau nearer to 1"
+                f"the guard stopped the run at step {done}: {look.line}; {saved}: "
+                "go on with --guard warn, or start anew with tau nearer to 1"
             )
         if news := guard.news(look):
             note(f"guard, step {done}: {news}", self.ranks.first)

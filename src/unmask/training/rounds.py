@@ -26,13 +26,18 @@ from unmask.objectives.sdtt import SDTT
 from unmask.process.schedule import Schedule
 from unmask.process.times import Curriculum
 
-METHODS: dict[str, type[MCD] | type[SDTT] | type[CD4LM] | type[MDLM]] = {
-    "mcd": MCD,
-    "sdtt": SDTT,
-    "cd4lm": CD4LM,
-    "elbo": MDLM,
-}
+Method = MCD | SDTT | CD4LM | MDLM
+METHODS: dict[str, type[Method]] = {"mcd": MCD, "sdtt": SDTT, "cd4lm": CD4LM, "elbo": MDLM}
 Snapshot = Literal["raw", "ema"]
+
+# What each method can be told; what it has no use for is refused.
+_OF_ALL = {"tau", "tau_drop", "plan", "plan_steps"}
+TAKES = {
+    "mcd": _OF_ALL | {"delta", "snapshot", "divergence", "reduction"},
+    "sdtt": _OF_ALL | {"delta", "snapshot", "divergence", "k"},
+    "cd4lm": _OF_ALL,
+    "elbo": {"plan"},
+}
 
 
 @dataclass(eq=False)
@@ -48,7 +53,7 @@ class Rounds:
         snapshot: which weights of the student become the next teacher: the raw ones, or their average
     """
 
-    method: MCD | SDTT | CD4LM | MDLM
+    method: Method
     curriculum: Curriculum
     round_steps: int
     snapshot: Snapshot = "raw"
@@ -60,7 +65,7 @@ class Rounds:
             raise unknown("snapshot", str(self.snapshot), get_args(Snapshot))
         if isinstance(self.method, Distillation):
             self.method = self.method.at(1, self.curriculum, self.method.teacher)
-        self.now: MCD | SDTT | CD4LM | MDLM = self.method
+        self.now: Method = self.method
         self.round = 0  # not begun
         self._compiled = False
 
@@ -131,3 +136,35 @@ class Rounds:
         name = next((name for name, kind in METHODS.items() if isinstance(self.method, kind)), "custom")
         facts = {"rounds": self.curriculum.rounds, "round_steps": self.round_steps, "tau_product": self.tau_product}
         return {"method": name, **self.numbers(), **facts}
+
+
+def make_rounds(name: str, teacher: Checkpoint, *, rounds: int = 5, round_steps: int = 1000, **settings: Any) -> Rounds:
+    """A method by name over a number of rounds.
+
+    Args:
+        name: one of METHODS; `elbo` is the control
+        teacher: the first one
+        rounds: how many
+        round_steps: optimiser steps in each
+        settings: those of TAKES[name]; what is left out or None is the method's own default
+    """
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    given = {key: value for key, value in settings.items() if value is not None}
+    for key in sorted(given.keys() - TAKES[name]):
+        users = ", ".join(user for user, keys in TAKES.items() if key in keys)
+        raise UserError(
+            f"{key} is a setting of {users or 'no method'}: the method {name} has no use for it, leave it out"
+        )
+    kind = METHODS[name]
+    usual = kind.curriculum if issubclass(kind, Distillation) else Curriculum(tau_start=1.0, tau_drop=0.0)
+    delta = given.pop("delta", usual.delta_start)
+    if "delta" not in TAKES[name]:
+        delta = min(delta, 0.5 ** (rounds + 1))  # it has no gap that could reach 1
+    tau, drop = given.pop("tau", usual.tau_start), given.pop("tau_drop", usual.tau_drop)
+    curriculum, snapshot = Curriculum(rounds, delta, tau, drop), given.pop("snapshot", "raw")
+    if issubclass(kind, MDLM):
+        return Rounds(MDLM(teacher.schedule, **given), curriculum, round_steps, snapshot)
+    if issubclass(kind, CD4LM):
+        given["steps"] = rounds * round_steps
+    return Rounds(kind(teacher, **given), curriculum, round_steps, snapshot)

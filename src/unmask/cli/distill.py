@@ -1,0 +1,197 @@
+"""`unmask distill`: teach a model to write in fewer steps, by MCD, SDTT or CD4LM; `elbo` is the control."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from unmask.training.engine import Trainer
+from unmask.training.guard import Bounds
+
+if TYPE_CHECKING:
+    from unmask.checkpoint.io import Checkpoint
+    from unmask.data.loader import Loader
+    from unmask.models.dit import DiT
+    from unmask.training.round_table import Row
+
+
+@dataclass
+class Settings(Trainer):
+    """A trainer whose steps are rounds x round_steps."""
+
+    steps: int = dataclasses.field(init=False, default=1)
+    lr: float = 1e-4
+    eval_every: int = 500
+
+
+Settings.__doc__ = Trainer.__doc__  # the help of its options
+
+
+def distill(
+    *,
+    method: Literal["mcd", "sdtt", "cd4lm", "elbo"] = "mcd",
+    teacher: str,
+    data: list[Path],
+    weights: list[float] | None = None,
+    length: int | None = None,
+    wrap: bool = False,
+    rounds: int = 5,
+    round_steps: int = 1000,
+    delta: float | None = None,
+    tau: float | None = None,
+    tau_drop: float | None = None,
+    divergence: Literal["reverse", "forward", "jsd", "tvd", "kl_forward", "kl_backward"] | None = None,
+    reduction: Literal["token_mean", "sum", "term_means"] | None = None,
+    k: int | None = None,
+    snapshot: Literal["raw", "ema"] | None = None,
+    plan: Literal["iid", "permutation", "golden", "van_der_corput", "dilated", "stride"] | None = None,
+    plan_steps: int | None = None,
+    guard: Literal["warn", "stop", "off"] = "warn",
+    bounds: Bounds,
+    judge: str | None = None,
+    samples: int = 32,
+    sample_steps: int = 16,
+    json: bool = False,
+    trainer: Settings,
+) -> None:
+    """Distil a teacher into a student that starts from its weights. Run the same command again to continue.
+
+    Two methods with the same options otherwise see the same batches in the same order for the same number of steps.
+    Many processes: `torchrun --nproc_per_node 8 -m unmask distill ...`, nothing else changes. See docs/distillation.md.
+
+    Args:
+        method: mcd, sdtt or cd4lm; elbo trains the teacher on for the same budget (the control)
+        teacher: a checkpoint: a folder, a file, a bundled name or a hub name
+        data: folders made by `unmask prepare` with the teacher's tokenizer
+        weights: how often each of them is read relative to the others (default: every block equally often)
+        length: tokens in a sequence (default: the model's)
+        wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
+        rounds: how many; the student of each is kept
+        round_steps: optimiser steps in a round
+        delta: gap in time that the student jumps in round 1; doubles every round (default: 1/512)
+        tau: temperature of the teacher's target in round 1 (default: 0.96 for mcd, 1 for the others)
+        tau_drop: by how much it falls every round (default: 0.03 for mcd, 0 for the others)
+        divergence: of student from teacher (default: reverse); kl_forward and kl_backward are the ablation's, over all
+            positions that the student must fill
+        reduction: of mcd: one mean, a sum over the sequence, or a mean of each term (default: token_mean)
+        k: of sdtt: teacher steps in one student step (default: 2)
+        snapshot: which weights of the student become the next teacher (default: raw)
+        plan: where u comes from (default: permutation for cd4lm, iid for the others)
+        plan_steps: the number of steps that the plan stride is made for (default: 1/delta)
+        guard: what to do when a bound below is crossed
+        judge: for Gen PPL of every round: a judge's name, folder or file
+        samples: texts drawn from each round's student at the end
+        sample_steps: steps in which they are drawn
+        json: print the table of rounds as JSON
+    """
+    from unmask.base.errors import UserError
+    from unmask.evaluation.identity import weights_hash
+    from unmask.parallel.ranks import joined
+    from unmask.training.guard import Guard
+    from unmask.training.rounds import make_rounds
+
+    if trainer.out is None:
+        raise UserError("--out must be given: the folder that the run lives in")
+    with joined(trainer.device):
+        source, loader = _opened(teacher, data, weights, length, wrap, trainer.seed)
+        objective = make_rounds(
+            method, source, rounds=rounds, round_steps=round_steps, delta=delta, tau=tau, tau_drop=tau_drop,
+            divergence=divergence, reduction=reduction, k=k, snapshot=snapshot, plan=plan, plan_steps=plan_steps,
+        )  # fmt: skip
+        _check_drawing(judge, samples, sample_steps)
+        trainer.steps = objective.steps
+        facts = {"teacher": {"source": _lasting(teacher), "weights": weights_hash(source.model)}}
+        watch = None if guard == "off" else Guard(guard, bounds, seed=trainer.seed)
+        trainer.fit(_student(source), objective, loader, facts=facts, guard=watch)
+        _show(trainer.out, source, judge, samples, sample_steps, trainer, json)
+
+
+def _opened(
+    teacher: str, data: list[Path], weights: list[float] | None, length: int | None, wrap: bool, seed: int
+) -> tuple[Checkpoint, Loader]:
+    """The teacher and the text, if they belong together. A teacher without a tokenizer gets the text's."""
+    from unmask.base.errors import UserError
+    from unmask.checkpoint.io import Checkpoint, dit_of, load
+    from unmask.data.loader import Loader
+    from unmask.data.shards import ShardSet, check_tokenizer
+
+    corpora = [ShardSet.open(folder) for folder in data]
+    source = load(teacher)
+    if dit_of(source).config.causal:
+        raise UserError(
+            f"{teacher} is a causal model and has no mask state: give a model trained with --objective mdlm"
+        )
+    for corpus in corpora:
+        if source.tokenizer is not None:
+            check_tokenizer(corpus, source.tokenizer, owner=teacher)
+    loader = Loader(corpora, length or source.model.length, weights=weights, seed=seed, wrap=wrap)
+    return Checkpoint(source.model, source.schedule, loader.tokenizer, source.provenance), loader
+
+
+def _student(teacher: Checkpoint) -> DiT:
+    """A model of its own with the teacher's weights."""
+    from unmask.checkpoint.io import build, dit_of
+
+    model = dit_of(teacher)
+    return build(model.config, model.state_dict(), "the teacher")
+
+
+def _lasting(source: str) -> str:
+    """A path that still leads there from another folder; names stay names."""
+    return str(Path(source).resolve()) if Path(source).exists() else source
+
+
+def _check_drawing(judge: str | None, samples: int, steps: int) -> None:
+    """What the end needs is tried before the training, not after it."""
+    from unmask.base.errors import UserError
+    from unmask.evaluation.judges import load_judge
+
+    if samples < 2 or steps < 1:
+        raise UserError(f"samples must be at least 2 and sample_steps at least 1, not {samples} and {steps}")
+    if judge is not None:
+        load_judge(judge, device="cpu")
+
+
+def _show(
+    out: Path, teacher: Checkpoint, judge: str | None, samples: int, steps: int, trainer: Trainer, as_json: bool
+) -> None:
+    """Score every round, print the table."""
+    from unmask.evaluation.judges import load_judge
+    from unmask.parallel.ranks import is_first
+    from unmask.training.round_table import round_table
+
+    reader = load_judge(judge, device=trainer.device) if judge else None
+    rows = round_table(
+        out, teacher, judge=reader, samples=samples, steps=steps, seed=trainer.seed, device=trainer.device
+    )
+    if not is_first():
+        return
+    if as_json:
+        print((out / "rounds.json").read_text(encoding="utf-8"), end="")
+        return
+    _print_table(rows, samples, steps, reader.name if reader else None)
+    print(f"students: {out / 'rounds'}; these numbers: {out / 'rounds.json'}")
+
+
+def _print_table(rows: list[Row], samples: int, steps: int, judge: str | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{samples} samples in {steps} steps; ± is a standard error" + (f"; judge {judge}" if judge else "")
+    names = ["model", "delta", "tau", "NFE", *(["Gen PPL"] if judge else []), "entropy", "ELBO/token"]
+    table = Table(*names, title=title, title_justify="left")
+    for row in rows:
+        about = row.round or {}
+        scores = [f"{row.gen_ppl.value:.1f} ± {row.gen_ppl.stderr:.1f}"] if row.gen_ppl else []
+        table.add_row(
+            row.name if row.temperature == 1 else f"{row.name}, T={row.temperature:.3f}",
+            f"{about['delta']:.4g}" if "delta" in about else "",
+            f"{about['tau']:.3g}" if "tau" in about else "",
+            f"{row.nfe:.1f}",
+            *scores,
+            f"{row.entropy.value:.3f} ± {row.entropy.stderr:.3f}",
+            f"{row.elbo['nats']:.3f} ± {row.elbo['stderr']:.3f}" if row.elbo else "",
+        )
+    Console(highlight=False).print(table)

@@ -1,0 +1,159 @@
+"""`unmask evaluate`: the whole picture of one or several models, as a table, results.json and a report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from unmask.base.errors import UserError
+
+if TYPE_CHECKING:
+    from unmask.evaluation.results import Results
+
+
+def evaluate(
+    *,
+    models: list[str],
+    steps: list[int] = [4, 8, 16, 32, 64],  # noqa: B006 (never changed: shown in the help)
+    plans: list[str] = ["iid", "golden"],  # noqa: B006
+    temperatures: list[float] = [1.0, 0.9, 0.8, 0.7],  # noqa: B006
+    n: int = 64,
+    judge: str | None = None,
+    protocol: Literal["mdlm", "sdtt", "sedd", "bd3lm"] = "mdlm",
+    data: str | None = None,
+    split: Literal["validation", "test"] = "validation",
+    wrap: bool = False,
+    control_steps: list[int] | None = None,
+    mauve: bool = False,
+    seed: int = 0,
+    batch: int | None = None,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    precision: Literal["auto", "bf16", "fp32"] = "auto",
+    out: Path = Path("evaluation"),
+    json: bool = False,
+) -> None:
+    """Measure models at every plan, number of steps and temperature, and write a report. Run it again to continue.
+
+    The entry named `teacher` is the control, else the teacher in the student's provenance; a causal model is the
+    autoregressive control; an entry named `elbo` is the teacher trained on.
+
+    Args:
+        models: entries NAME=CHECKPOINT, such as teacher=runs/teacher student=runs/student
+        steps: numbers of steps of every model
+        plans: reveal plans
+        temperatures: of every model; the highest is the headline's
+        n: texts of each cell
+        judge: a causal judge: smollm2, gemma3, gpt2-large, llama-3-8b, a hub name, a folder or a GGUF file; without one
+            there are NELBO, entropy and diversity only
+        protocol: of Gen PPL
+        data: held-out real text: a folder made by `unmask prepare`, a text file, or `sample`
+        split: which held-out part of a prepared folder
+        wrap: held-out texts as MDLM makes them: BOS, length - 2 tokens, EOS
+        control_steps: further numbers of steps of the teacher (default: doublings from 4 to one a token)
+        mauve: MAUVE as well, at the headline's temperature; needs 2,048 texts on each side
+        seed: of everything
+        batch: texts in a forward
+        device: where to run
+        precision: of the masked models
+        out: the folder that keeps finished cells, results.json, report.html, report.md and figures/
+        json: print the analysis as one JSON object instead of a table
+    """
+    from unmask.evaluation import evaluate as library
+    from unmask.parallel.ranks import is_first
+
+    named = _named(models)
+    with _Bar(shown=is_first() and sys.stderr.isatty()) as bar:
+        results = library.evaluate(
+            named,
+            steps,
+            plans=plans,
+            temperatures=temperatures,
+            n=n,
+            judge=judge,
+            protocol=protocol,
+            data=data,
+            split=split,
+            wrap=wrap,
+            control_steps=control_steps,
+            mauve=mauve,
+            seed=seed,
+            batch=batch,
+            device=device,
+            precision=precision,
+            out=out,
+            progress=bar,
+        )
+    if is_first():
+        show(results, out, json)
+
+
+def show(results: Results, out: Path, as_json: bool) -> None:
+    """Write the report, print what a person or a program wants to know."""
+    from unmask.evaluation.report import write_report
+
+    write_report(results, out)
+    if as_json:
+        from json import dumps
+
+        said = results.to_json()
+        print(dumps({name: said[name] for name in ("settings", "judge", "analysis", "notes", "provenance")}, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from unmask.evaluation.report.tables import main_table
+    from unmask.evaluation.report.words import meaning
+
+    console = Console(highlight=False)
+    grid = main_table(results)
+    table = Table(title=grid.title, title_justify="left")
+    for i, name in enumerate(grid.head):
+        table.add_column(name, justify="right" if i else "left")
+    for row in grid.rows:
+        table.add_row(*(cell.replace("\n", " / ") for cell in row))
+    console.print(table)
+    for sentence in meaning(results):
+        console.print(f"- {sentence}", soft_wrap=True, markup=False)
+    console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
+
+
+def _named(models: list[str]) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for entry in models:
+        name, sign, path = entry.partition("=")
+        if not (name and sign and path):
+            raise UserError(f"--models takes NAME=CHECKPOINT, such as student={entry}; {entry!r} is not of that form")
+        if name in named:
+            raise UserError(f"two models are named {name!r}: give each a name of its own")
+        named[name] = path
+    return named
+
+
+class _Bar:
+    """Progress on standard error; a callback of the library."""
+
+    def __init__(self, shown: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not shown,
+        )
+        self._task = self._progress.add_task("loading", total=None)
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        self._progress.update(self._task, description=what, completed=done, total=total)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._progress.stop()

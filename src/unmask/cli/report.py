@@ -1,0 +1,23 @@
+"""`unmask report`: one page from the results of one evaluation or several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def report(results: list[Path], /, *, out: Path = Path("report"), json: bool = False) -> None:
+    """Merge results.json files into one report. The runs must share judge and protocol.
+
+    Args:
+        results: results.json files, or folders that hold one
+        out: the folder for report.html, report.md, results.json and figures/
+        json: print the merged analysis as one JSON object instead of a table
+    """
+    from unmask.cli.evaluate import show
+    from unmask.evaluation.analysis import analyse
+    from unmask.evaluation.results import merge, read_results, write_results
+
+    merged = merge([read_results(path) for path in results])
+    merged = analyse(merged, seed=int(merged.settings["seed"]))
+    write_results(merged, out / "results.json")
+    show(merged, out, json)

@@ -1,0 +1,279 @@
+"""Where cells are made: drawn, timed, scored, and kept in a folder as soon as they are done.
+
+Samples are kept by what made them (weights, plan, steps, temperature, seed), scores by the samples, the judge and the
+real text as well: another judge costs no sampling, the same call costs nothing. Every cell draws from a seed of its
+own, so that cells are independent and may be resampled one by one. Refuses to know which cells are wanted, and why.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.base.errors import UserError
+from unmask.base.files import read_json, write_json
+from unmask.base.streams import seed_of
+from unmask.evaluation.cache import key_of
+from unmask.evaluation.causal import sample_causal
+from unmask.evaluation.entries import Entry
+from unmask.evaluation.measure import Measure
+from unmask.evaluation.nelbo import Likelihood, elbo, nelbo
+from unmask.evaluation.results import Bound, Cell, Json
+from unmask.evaluation.texts import Texts, of_samples
+from unmask.parallel.ranks import Ranks
+from unmask.sampling.body import Precision
+from unmask.sampling.sample import sample
+from unmask.sampling.samples import Samples
+
+SHOWN = 4  # texts of a cell that a report may show
+_VERSION = 1  # of what is kept
+
+
+def grid_of(plan: str) -> str:
+    """iid is the published sampler's law, on a grid of times; a plan by rank reveals equal counts."""
+    return "uniform" if plan == "iid" else "rank"
+
+
+@dataclass(eq=False)
+class Workshop:
+    """Makes cells. `out` may be None: then nothing is kept."""
+
+    measure: Measure
+    ranks: Ranks
+    out: Path | None
+    n: int
+    seed: int
+    batch: int | None
+    device: str
+    precision: Precision
+    mauve_at: float | None = None
+    progress: Callable[[str, int, int], None] | None = None
+    done: int = 0
+    planned: int = 0
+    _warm: set[str] = field(default_factory=set)
+
+    def plan(self, count: int) -> None:
+        """So many more cells are coming."""
+        self.planned += count
+
+    def cell(self, entry: Entry, plan: str, steps: int, temperature: float) -> Cell:
+        """A masked model's cell."""
+        seed = seed_of(self.seed, "cell", self._identity(entry), plan, steps, str(temperature)) % 2**31
+
+        def draw(n: int) -> Samples:
+            return sample(
+                entry.checkpoint,
+                n,
+                steps,
+                reveal=plan,
+                grid=grid_of(plan),
+                temperature=temperature,
+                seed=seed,
+                batch=self.batch,
+                device=self.device,
+                precision=self.precision,
+            )
+
+        return self._made(entry, plan, steps, temperature, draw)
+
+    def causal(self, entry: Entry, temperature: float) -> Cell:
+        """A causal model's cell: as many forwards as tokens, each of one position."""
+        seed = seed_of(self.seed, "cell", self._identity(entry), "causal", str(temperature)) % 2**31
+
+        def draw(n: int) -> Samples:
+            return sample_causal(
+                entry.checkpoint, n, temperature=temperature, seed=seed, batch=self.batch, device=self.device
+            )
+
+        return self._made(entry, "causal", None, temperature, draw)
+
+    def given(self, name: str, texts: Texts) -> Cell:
+        """A cell of texts that nobody drew."""
+        found = self.measure(texts, with_mauve=self.mauve_at is not None)
+        return Cell(
+            model=name,
+            plan=None,
+            steps=None,
+            temperature=None,
+            n=len(texts),
+            nfe=None,
+            seconds=None,
+            tokens=sum(map(len, texts.rows)),
+            scores=found.scores,
+            ratios=found.ratios,
+            samples=tuple(texts.strings[:SHOWN]),
+            suspicions=found.suspicions,
+            record=found.record,
+        )
+
+    def _identity(self, entry: Entry) -> str:
+        return entry.sha256 or entry.name
+
+    def _made(
+        self, entry: Entry, plan: str, steps: int | None, temperature: float, draw: Callable[[int], Samples]
+    ) -> Cell:
+        what = f"{entry.name}, {plan}" + (f", {steps} steps" if steps else "") + f", T = {temperature:g}"
+        if self.progress:
+            self.progress(what, self.done, self.planned)
+        made = [
+            _VERSION,
+            self._identity(entry),
+            plan,
+            grid_of(plan),
+            steps,
+            temperature,
+            self.n,
+            self.seed,
+            self.batch,
+            self.precision,
+            str(self.ranks.device),
+        ]
+        judge, real = self.measure.judge, self.measure.real
+        with_mauve = temperature == self.mauve_at and plan != "causal"
+        scored = [
+            made,
+            judge and [judge.id, self.measure.protocol],
+            with_mauve,
+            real and [real.pool.record["sha256"], real.reference.record["sha256"]],
+        ]
+        kept = self._kept(f"{key_of(*scored)[:24]}.json")
+        if kept is None:
+            kept = self._score(entry, plan, steps, temperature, self._samples(entry, made, draw), with_mauve).to_json()
+            self._keep(f"{key_of(*scored)[:24]}.json", kept)
+        self.done += 1
+        if self.progress:
+            self.progress(what, self.done, self.planned)
+        return Cell.from_json({**kept, "model": entry.name})
+
+    def _samples(self, entry: Entry, made: list[Any], draw: Callable[[int], Samples]) -> Json:
+        """Samples and the seconds they took, as JSON: what is kept before any judge is asked."""
+        name = f"{key_of(*made)[:24]}.samples.json"
+        kept = self._kept(name)
+        if kept is None:
+            if self._identity(entry) not in self._warm:  # the first draw of a model pays for its start
+                draw(1)
+                self._warm.add(self._identity(entry))
+            start = time.perf_counter()
+            samples = draw(self.n)
+            seconds = time.perf_counter() - start
+            kept = {
+                "tokens": samples.tokens.tolist(),
+                "log_q": samples.log_q.sum(1).tolist(),
+                "nfe": samples.nfe.tolist(),
+                "seconds": seconds,
+                "record": samples.record,
+            }
+            self._keep(name, kept)
+        return kept
+
+    def _score(
+        self, entry: Entry, plan: str, steps: int | None, temperature: float, kept: Json, with_mauve: bool
+    ) -> Cell:
+        tokens_nL = torch.tensor(kept["tokens"])
+        texts = of_samples(
+            Samples(tokens_nL, tokens_nL < 0, _column(kept["log_q"]), torch.tensor(kept["nfe"]), [], kept["record"]),
+            entry.checkpoint.tokenizer,
+            sha256=entry.sha256,
+            name=entry.name,
+        )
+        found = self.measure(texts, with_mauve=with_mauve)
+        return Cell(
+            model=entry.name,
+            plan=plan,
+            steps=steps,
+            temperature=temperature,
+            n=len(texts),
+            nfe=sum(kept["nfe"]) / len(kept["nfe"]),
+            seconds=kept["seconds"],
+            tokens=int((tokens_nL >= 0).sum()),
+            scores=found.scores,
+            ratios=found.ratios,
+            samples=tuple(texts.strings[:SHOWN]),
+            suspicions=found.suspicions,
+            record=found.record,
+        )
+
+    # --- likelihood ---------------------------------------------------------------------------------------------------
+
+    def bounds(self, entries: Sequence[Entry], plans: Sequence[str], steps: Sequence[int], texts: Texts) -> list[Bound]:
+        """NELBO of every masked model on every plan in every number of steps, and every model's ELBO."""
+        wanted: list[tuple[Entry, str | None, int | None]] = [(entry, None, None) for entry in entries]
+        wanted += [(e, plan, n) for e in entries if e.role != "ar" for plan in plans for n in steps]
+        self.plan(len(wanted))
+        return [self._bound(*one, texts) for one in wanted]
+
+    def _bound(self, entry: Entry, plan: str | None, steps: int | None, texts: Texts) -> Bound:
+        what = f"{entry.name}, " + (f"NELBO, {plan}, {steps} steps" if plan else "ELBO")
+        if self.progress:
+            self.progress(what, self.done, self.planned)
+        name = (
+            key_of(
+                "bound",
+                _VERSION,
+                self._identity(entry),
+                plan,
+                plan and grid_of(plan),
+                steps,
+                self.seed,
+                texts.record["sha256"],
+                self.precision,
+            )[:24]
+            + ".json"
+        )
+        kept = self._kept(name)
+        if kept is None:
+            how: dict[str, Any] = {
+                "seed": self.seed,
+                "batch": self.batch,
+                "device": self.device,
+                "precision": self.precision,
+            }
+            if plan is None or steps is None:
+                found = elbo(entry.checkpoint, texts, masks=4, **how)
+            else:
+                found = nelbo(entry.checkpoint, texts, steps, reveal=plan, grid=grid_of(plan), **how)
+            kept = _bound_of(entry.name, plan, steps, found).to_json()
+            self._keep(name, kept)
+        self.done += 1
+        return Bound.from_json({**kept, "model": entry.name})
+
+    # --- the folder ---------------------------------------------------------------------------------------------------
+
+    def _kept(self, name: str) -> Json | None:
+        """What an earlier run finished; a damaged file is made again."""
+        if self.out is None:
+            return None
+        path = self.out / "cells" / name
+
+        def read() -> Json | None:
+            try:
+                return read_json(path, "cell") if path.is_file() else None
+            except UserError:
+                return None
+
+        found: Json | None = self.ranks.on_first(read)
+        return found
+
+    def _keep(self, name: str, what: Json) -> None:
+        if self.out is not None:
+            path = self.out / "cells" / name
+            self.ranks.on_first(lambda: write_json(path, json.loads(json.dumps(what))))
+
+
+def _column(log_q: list[float]) -> Tensor:
+    return torch.tensor(log_q, dtype=torch.float64)[:, None]
+
+
+def _bound_of(name: str, plan: str | None, steps: int | None, found: Likelihood) -> Bound:
+    scores = {}
+    for kind in ("per_token", "per_byte", "perplexity"):
+        scores[kind] = getattr(found, kind).to_json()
+        del scores[kind]["record"]
+    return Bound(name, plan, steps, found.nfe, scores, found.token_ratio, found.per_token.record)

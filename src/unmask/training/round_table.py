@@ -1,0 +1,108 @@
+"""What the rounds of a run came to: for the student of each, what it writes in a few steps, and its held-out ELBO.
+
+Gen PPL never stands without entropy, and never without the control: the undistilled teacher, as it is and as sharp as
+the run asked its student to become (sampled at the temperature that is the product of tau).
+
+Refuses to know the loop. Wider comparisons, at matched entropy, are the evaluation's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unmask.base.files import write_json
+from unmask.base.provenance import record
+from unmask.checkpoint.io import Checkpoint, load
+from unmask.evaluation.gen_ppl import gen_ppl, unigram_entropy
+from unmask.evaluation.judges import Judge
+from unmask.evaluation.score import Ratio, Score
+from unmask.evaluation.texts import of_samples
+from unmask.parallel.ranks import joined
+from unmask.sampling.sample import sample
+
+PROTOCOL = "mdlm"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model: the teacher (at a temperature), or the student of a round."""
+
+    name: str
+    temperature: float
+    nfe: float
+    entropy: Score  # unigram, nats, mean over samples
+    gen_ppl: Score | None  # where there was a judge
+    elbo: dict[str, Any] | None  # nats per token on held-out text, its standard error; where the run evaluated
+    round: dict[str, Any] | None  # method, delta, tau, ... of the round
+
+    def to_json(self) -> dict[str, Any]:
+        gen_ppl = _brief(self.gen_ppl) if self.gen_ppl else None
+        return {**vars(self), "entropy": _brief(self.entropy), "gen_ppl": gen_ppl}
+
+
+def _brief(score: Score) -> dict[str, Any]:
+    """A score without its long record, which is the same for all rows."""
+    return {name: getattr(score, name) for name in ("value", "count", "low", "high", "stderr", "unit")}
+
+
+def round_table(
+    out: Path,
+    teacher: Checkpoint,
+    *,
+    judge: Judge | None = None,
+    samples: int = 32,
+    steps: int = 16,
+    seed: int = 0,
+    device: str = "auto",
+) -> list[Row]:
+    """Draw from every student in a run's folder and from its teacher; also written to `rounds.json` there.
+
+    Args:
+        out: the run's folder
+        teacher: the first teacher; its tokenizer is the run's
+        judge: for Gen PPL, by the protocol mdlm
+        samples: texts drawn from each
+        steps: in which they are drawn
+        seed: of the draws, the same for all
+        device: where
+    """
+
+    def row(name: str, checkpoint: Checkpoint, temperature: float, elbo: Any, about: Any) -> Row:
+        drawn = sample(checkpoint, samples, steps, temperature=temperature, seed=seed, device=device)
+        texts = of_samples(drawn, checkpoint.tokenizer)
+        entropy = Score.of(Ratio.mean(unigram_entropy(texts.rows)), "nats", {}, seed=seed)
+        judged = gen_ppl(texts, judge, protocol=PROTOCOL, seed=seed).ppl if judge else None
+        return Row(name, temperature, drawn.record["nfe"], entropy, judged, elbo, about)
+
+    rows, sharpest = [row("teacher", teacher, 1.0, _first_elbo(out), None)], 1.0
+    for number, student in _students(out):
+        said = student.provenance
+        rows.append(row(f"round {number}", student, 1.0, said["score"], said["distillation"]))
+        sharpest = said["distillation"]["tau_product"]
+    if sharpest != 1:
+        rows.insert(1, row("teacher", teacher, sharpest, None, None))
+    with joined(device) as ranks:
+        read_by = judge.record() | {"protocol": PROTOCOL} if judge else None
+        about = record(ranks.device, samples=samples, steps=steps, seed=seed, judge=read_by)
+        ranks.on_first(lambda: write_json(out / "rounds.json", {**about, "rows": [row.to_json() for row in rows]}))
+    return rows
+
+
+def _students(out: Path) -> Iterator[tuple[int, Checkpoint]]:
+    """The students of a run in the order of their rounds, loaded one at a time."""
+    folders = {int(path.name): path for path in (out / "rounds").glob("*") if path.name.isdigit()}
+    for number in sorted(folders):
+        yield number, load(folders[number])
+
+
+def _first_elbo(out: Path) -> dict[str, Any] | None:
+    """The evaluation of step 0, when the student was still its teacher."""
+    for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        said = json.loads(line)
+        if said["step"] == 0 and "elbo" in said:
+            return {"kind": "elbo", "nats": said["elbo"], "stderr": said["elbo_stderr"], "sequences": said["sequences"]}
+    return None

@@ -1,0 +1,266 @@
+"""The whole of `evaluate` on tiny networks with random weights: what it draws, what it keeps, what it concludes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unmask
+from unmask.base.errors import UserError
+from unmask.base.streams import seed_of, stream
+from unmask.checkpoint.io import Checkpoint, save
+from unmask.evaluation import workshop
+from unmask.evaluation.causal import Cached, sample_causal
+from unmask.evaluation.evaluate import PARROT, REAL, evaluate
+from unmask.evaluation.results import Results, merge, read_results
+from unmask.models.denoiser import log_probs
+from unmask.models.dit import DiT
+
+SIZE, LENGTH = 20, 32
+
+
+def network(tokenizer, seed: int, *, causal: bool = False, sharper: float = 1.0, **facts) -> Checkpoint:
+    """A tiny network with random weights; its logits are divided by `sharper`."""
+    torch.manual_seed(seed_of("network", seed) % 2**31)
+    model = DiT(SIZE + 1, LENGTH, hidden=16, cond=8, blocks=2, heads=2, dropout=0.0, causal=causal).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not bool(parameter.any()):
+                parameter.normal_(std=0.3)
+        model.head.linear.weight /= sharper
+        model.head.linear.bias /= sharper
+    return Checkpoint(model, tokenizer=tokenizer, provenance=facts)
+
+
+@pytest.fixture(scope="module")
+def scene(letters, write_corpus, tmp_path_factory):
+    """(models, held-out folder, tokenizer): a teacher, the same with its logits divided by 0.8, and a causal model."""
+    folder = tmp_path_factory.mktemp("scene")
+    tokens = torch.randint(SIZE - 1, (96 * LENGTH,), generator=stream(0, "text")).numpy().astype(np.int64)
+    data = write_corpus(folder / "data", tokens, tokens, SIZE)
+    from unmask.data.shards import ShardSet
+
+    tokenizer = ShardSet.open(data).tokenizer()
+    models = {
+        "teacher": network(tokenizer, 1),
+        "student": network(tokenizer, 1, sharper=0.8),
+        "ar": network(tokenizer, 2, causal=True),
+    }
+    return models, data, tokenizer
+
+
+OPTIONS = {"plans": ["iid", "golden"], "temperatures": [1.0, 0.9, 0.7], "n": 40, "device": "cpu", "batch": 40}
+
+
+@pytest.fixture(scope="module")
+def finished(scene, tmp_path_factory) -> tuple[Results, Path]:
+    models, data, tokenizer = scene
+    out = tmp_path_factory.mktemp("finished")
+    judge = network(tokenizer, 3, causal=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNMASK_CACHE", str(out / "cache"))
+        return evaluate(models, [4, 8], judge=judge, data=data, control_steps=[16], out=out, **OPTIONS), out
+
+
+def test_the_teacher_with_scaled_logits_is_reported_as_no_gain(finished) -> None:
+    results, _ = finished
+    found = results.analysis["comparisons"]
+    assert [(entry["plan"], entry["steps"]) for entry in found] == [("iid", 4), ("iid", 8), ("golden", 4), ("golden", 8)]
+    for entry in found:
+        assert entry["speed_up"]["relation"] != "not bracketed"
+        assert not entry["speed_up"]["faster"]
+        assert "x faster" not in entry["speed_up"]["words"]
+        assert entry["gap"]["low"] < 0.02
+        assert abs(entry["gap"]["value"]) < 0.1
+    hot, cold = (results.one(model="teacher", plan="iid", steps=8, temperature=t) for t in (1.0, 0.7))
+    student = results.one(model="student", plan="iid", steps=8, temperature=1.0)
+    assert cold.value("entropy") < student.value("entropy") < hot.value("entropy")
+
+
+def test_the_teacher_also_runs_where_its_entropy_meets_the_students(finished) -> None:
+    """At T = 0.8 the teacher is the student, and 0.8 was not asked for."""
+    results, _ = finished
+    drawn = {cell.temperature for cell in results.where(model="teacher", plan="golden", steps=16)}
+    assert drawn > {1.0, 0.9, 0.7}
+    assert min(abs(temperature - 0.8) for temperature in drawn) <= 0.061
+    assert {cell.temperature for cell in results.where(model="student")} == {1.0, 0.9, 0.7}
+    assert {cell.steps for cell in results.where(model="teacher")} == {4, 8, 16}
+
+
+def test_the_parrot_passes_ppl_and_entropy_and_is_caught(finished) -> None:
+    results, _ = finished
+    real, parrot = results.one(model=REAL), results.one(model=PARROT)
+    assert parrot.value("gen_ppl") == pytest.approx(real.value("gen_ppl"), rel=0.1)
+    assert parrot.value("entropy") == pytest.approx(real.value("entropy"), abs=0.1)
+    assert parrot.suspicions
+    assert not real.suspicions
+    assert results.analysis["caught"][f"{PARROT} None None None"]
+
+
+def test_every_number_has_its_company(finished) -> None:
+    """Gen PPL never without entropy; likelihood of every model, plan and number of steps; NFE as run."""
+    results, _ = finished
+    for cell in results.cells:
+        assert {"entropy", "gen_ppl", "distinct_4", "self_bleu"} <= cell.scores.keys()
+        assert cell.scores["gen_ppl"]["low"] <= cell.value("gen_ppl") <= cell.scores["gen_ppl"]["high"]
+    assert {(b.model, b.plan, b.steps) for b in results.bounds} == {
+        *((m, p, n) for m in ("teacher", "student") for p in ("iid", "golden") for n in (4, 8)),
+        *((m, None, None) for m in ("teacher", "student", "ar")),
+    }
+    assert results.one(model="teacher", plan="golden", steps=8, temperature=1.0).nfe == 8
+    assert 6 < results.one(model="teacher", plan="iid", steps=8, temperature=1.0).nfe <= 8
+    corners = results.analysis["two_by_two"][0]["corners"]
+    assert [(c["model"], c["plan"]) for c in corners][:1] == [("teacher", "iid")]
+    assert all(c["entropy"] and c["ppl"] and c["nelbo"] for c in corners)
+    assert results.analysis["wall_clock"]
+    for cell in results.where(model="teacher", plan="iid", steps=4):
+        by_hand = math.exp(float(cell.ratios["ppl"].top_n.sum() / cell.ratios["ppl"].bottom_n.sum()))
+        assert cell.value("gen_ppl") == pytest.approx(by_hand)
+
+
+def test_a_rerun_draws_and_judges_nothing(finished, scene, monkeypatch) -> None:
+    results, out = finished
+    models, data, tokenizer = scene
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("drawn again")
+
+    for name in ("sample", "sample_causal", "nelbo", "elbo"):
+        monkeypatch.setattr(workshop, name, refuse)
+    judge = network(tokenizer, 3, causal=True)
+    again = evaluate(models, [4, 8], judge=judge, data=data, control_steps=[16], out=out, **OPTIONS)
+    assert again.analysis == results.analysis
+
+
+def test_what_was_finished_survives_a_failure(scene, tmp_path, monkeypatch) -> None:
+    """The second cell fails; the rerun draws only what is missing."""
+    models, _, _ = scene
+    few = {"teacher": models["teacher"]}
+    options = {**OPTIONS, "plans": ["golden"], "temperatures": [1.0], "out": tmp_path}
+    true_sample, drawn = workshop.sample, []
+
+    def sample(*args, **kwargs):
+        drawn.append((args[1], args[2]))
+        if args[2] == 8 and len(drawn) < 4:
+            raise UserError("the machine is tired")
+        return true_sample(*args, **kwargs)
+
+    monkeypatch.setattr(workshop, "sample", sample)
+    with pytest.raises(UserError, match="tired"):
+        evaluate(few, [4, 8], **options)
+    (kept,) = [path for path in (tmp_path / "cells").iterdir() if not path.name.endswith(".samples.json")]
+    assert json.loads(kept.read_text())["steps"] == 4
+    drawn[:] = [(0, 0)] * 4
+    results = evaluate(few, [4, 8], **options)
+    assert [steps for _, steps in drawn[4:]] == [8, 8], "the warm-up and the cell itself"
+    assert [cell.steps for cell in results.cells] == [4, 8]
+
+
+def test_without_a_judge_it_says_so(scene) -> None:
+    models, data, _ = scene
+    results = evaluate(models, [4], data=data, **{**OPTIONS, "temperatures": [1.0], "n": 4})
+    assert any("No judge" in note for note in results.notes)
+    assert all("gen_ppl" not in cell.scores and "entropy" in cell.scores for cell in results.cells)
+    assert results.bounds
+    assert results.analysis["comparisons"] == []
+    assert results.analysis["headline"] is None
+
+
+def test_the_control_is_found_in_the_students_provenance(scene, tmp_path) -> None:
+    models, _, tokenizer = scene
+    save(models["teacher"], tmp_path / "teacher")
+    from unmask.evaluation.identity import weights_hash
+
+    named = {"source": str(tmp_path / "teacher"), "weights": weights_hash(models["teacher"].model)}
+    student = dataclasses.replace(models["student"], provenance={"config": {"facts": {"teacher": named}}})
+    options = {**OPTIONS, "plans": ["golden"], "temperatures": [1.0], "n": 2}
+    results = evaluate({"student": student}, [4], control_steps=[4], **options)
+    assert results.named("teacher") == ["teacher"]
+    assert results.where(model="teacher")
+    save(network(tokenizer, 9), tmp_path / "teacher")
+    with pytest.raises(UserError, match="no longer holds the weights"):
+        evaluate({"student": student}, [4], control_steps=[4], **options)
+
+
+def test_results_go_to_disk_and_back_and_merge(finished) -> None:
+    results, out = finished
+    read = read_results(out)
+    assert json.dumps(read.to_json()) == json.dumps(results.to_json())
+    both = merge([read, dataclasses.replace(read, cells=read.cells[:3])])
+    assert len(both.cells) == len(results.cells)
+    other = dataclasses.replace(read, judge={**read.judge, "id": "another"})
+    with pytest.raises(UserError, match="different judges"):
+        merge([read, other])
+    strange = {**read.models, "student": {**read.models["student"], "sha256": "0"}}
+    with pytest.raises(UserError, match="different models by 'student'"):
+        merge([read, dataclasses.replace(read, models=strange)])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "damaged"),
+        ("{}", "not a results file"),
+        ('{"format": "unmask results", "version": 99}', "schema version 99"),
+        ('{"format": "unmask results", "version": 1, "models": {}}', "damaged"),
+    ],
+)
+def test_a_damaged_results_file_is_one_line(tmp_path, content: str, message: str) -> None:
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": [0]}, "from 1 on"),
+        ({"plans": ["goldn"]}, "did you mean 'golden'"),
+        ({"temperatures": [0.0]}, "above 0"),
+        ({"n": 1}, "at least 2"),
+        ({"protocol": "mdml"}, "did you mean 'mdlm'"),
+        ({"mauve": True}, "MAUVE needs"),
+        ({"models": {}}, "no model"),
+        ({"judge": "no-such-folder/judge"}, "smollm2"),
+        ({"data": "no-such-folder"}, "no-such-folder"),
+    ],
+)
+def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: str) -> None:
+    models, _, _ = scene
+    options = {"models": models, "steps": [4], "device": "cpu", **changes}
+    with pytest.raises(UserError, match=message):
+        evaluate(**options)
+
+
+# --- the causal control -----------------------------------------------------------------------------------------------
+
+
+def test_cached_reading_equals_reading_everything(scene) -> None:
+    model = scene[0]["ar"].model.double()
+    tokens_BL = torch.randint(SIZE, (3, LENGTH), generator=stream(1, "read"))
+    with torch.inference_mode():
+        reader = Cached(model, 3)
+        step_by_step = torch.stack([reader.logits(tokens_BL[:, place]) for place in range(LENGTH)], dim=1)
+        torch.testing.assert_close(step_by_step, model(tokens_BL))
+    model.float()
+
+
+def test_causal_samples_know_their_own_likelihood(scene) -> None:
+    ar = scene[0]["ar"]
+    samples = sample_causal(ar, 5, temperature=0.7, seed=3, batch=2, device="cpu")
+    start_n1 = torch.full((5, 1), ar.tokenizer.eos_id)
+    with torch.inference_mode():
+        logits_nLV = ar.model(torch.cat([start_n1, samples.tokens[:, :-1]], dim=1))
+    expected = log_probs(logits_nLV / 0.7, ar.model.mask_id).gather(-1, samples.tokens[..., None])[..., 0]
+    torch.testing.assert_close(samples.log_q, expected.double(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(samples.tokens, sample_causal(ar, 5, temperature=0.7, seed=3, device="cpu").tokens)
+
+
+def test_evaluate_is_a_public_name() -> None:
+    assert unmask.evaluate is evaluate

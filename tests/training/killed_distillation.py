@@ -1,0 +1,143 @@
+"""Run by test_rounds.py in a process of its own: a distillation that is killed between and inside rounds, and resumed.
+
+Each session is a fork of this process; it ends by SIGKILL on itself. Rounds are 5 steps long, states come every 3, so
+that they lie inside rounds and a resumed round needs its teacher back. Usage: killed_distillation.py CORPUS FOLDER
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from unmask.base import files
+from unmask.checkpoint.io import Checkpoint
+from unmask.models.dit import DiT
+from unmask.process.times import Curriculum
+from unmask.training import loop
+from unmask.training.engine import Trainer
+from unmask.training.guard import Guard
+from unmask.training.rounds import MCD, Rounds
+
+STEPS, ROUND = 15, 5
+
+
+def fit(corpus: str, out: str) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    teacher = DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.1)
+    for parameter in teacher.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    student = DiT.from_config(teacher.config)
+    student.load_state_dict(teacher.state_dict())
+    curriculum = Curriculum(3, delta_start=0.1, tau_start=0.9, tau_drop=0.1)
+    trainer = Trainer(
+        steps=STEPS,
+        batch=8,
+        micro_batch=4,
+        lr=1e-2,
+        warmup=2,
+        eval_every=4,
+        eval_batches=1,
+        save_every=3,
+        log_every=2,
+        keep=1,
+        tensorboard=False,
+        progress=False,
+        device="cpu",
+        out=Path(out),
+    )
+    trainer.fit(student, Rounds(MCD(Checkpoint(teacher)), curriculum, ROUND), corpus, guard=Guard())
+
+
+def die(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def at_update(number: int) -> None:
+    """Die in the optimiser step of this number, counted from the session's start."""
+    update, seen = torch.optim.AdamW.step, []
+
+    def step(self, *rest):
+        seen.append(1)
+        return die() if len(seen) == number else update(self, *rest)
+
+    torch.optim.AdamW.step = step
+
+
+def inside_round_1() -> None:
+    at_update(5)  # state: 3
+
+
+def with_half_a_student_of_round_1_written() -> None:
+    loop.save = lambda checkpoint, folder, raw: _half(folder) if folder.name == "1" else None
+
+
+def _half(folder: Path) -> None:
+    with files.fresh_folder(folder) as aside:
+        (aside / "config.json").write_text("{")
+        die()
+
+
+def after_round_1_before_a_state() -> None:
+    enter = loop.Run._enter_round
+    loop.Run._enter_round = lambda self, rounds, step: die() if step == 5 else enter(self, rounds, step)
+
+
+def inside_round_2() -> None:
+    at_update(5)  # from 3: step 8, after state 6
+
+
+def inside_round_2_again() -> None:
+    at_update(3)  # from 6: step 9 is done, not yet saved
+
+
+def between_the_renames_of_round_2() -> None:
+    """Round 2 is written, and the session dies; the next one replaces it and dies in the middle of that."""
+    rename = os.rename
+
+    def first_only(source, target):
+        rename(source, target)
+        if ".2.old-" in str(target):
+            die()
+
+    files.os.rename = first_only
+    save = loop.save
+
+    def twice(checkpoint, folder, raw):
+        save(checkpoint, folder, raw=raw)
+        if folder.name == "2":
+            save(checkpoint, folder, raw=raw)
+
+    loop.save = twice
+
+
+def at_the_end_of_round_3() -> None:
+    checkpoint = loop.Run._checkpoint
+    loop.Run._checkpoint = lambda self, done, path: die() if done == STEPS else checkpoint(self, done, path)
+
+
+MOMENTS = (
+    inside_round_1,
+    with_half_a_student_of_round_1_written,
+    after_round_1_before_a_state,
+    inside_round_2,
+    inside_round_2_again,
+    between_the_renames_of_round_2,
+    at_the_end_of_round_3,
+)
+
+if __name__ == "__main__":
+    corpus, out = sys.argv[1:]
+    torch.optim.AdamW([torch.zeros(1)])  # loads what every session needs, once
+    for moment in (*MOMENTS, None):
+        child = os.fork()
+        if child == 0:
+            if moment:
+                moment()
+            fit(corpus, out)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+        print(moment.__name__ if moment else "to the end", how, flush=True)
