@@ -172,5 +172,14 @@ def test_reading_over_nfe() -> None:
     value_N1 = torch.tensor([[2.0], [1.0]]).double()
     assert float(at_nfe(log_nfe_N, value_N1, 8)[0]) == pytest.approx(1.5)
     assert math.isnan(float(at_nfe(log_nfe_N, value_N1, 17)[0]))
-    reached, first = first_reach(log_nfe_N, value_N1, torch.tensor([1.5]).double())
-    assert (float(reached.exp()), float(first.exp())) == (pytest.approx(8), pytest.approx(4))
+    reach = first_reach(log_nfe_N, value_N1, torch.tensor([1.5]).double())
+    assert float(reach.log_n_D.exp()) == float(reach.least_D.exp()) == pytest.approx(8)
+
+
+def test_a_missing_point_leaves_n_star_open_between_its_neighbours() -> None:
+    log_nfe_N = torch.tensor([4.0, 8.0, 16.0, 32.0]).log().double()
+    fit_N1 = torch.tensor([[3.0], [torch.nan], [1.0], [0.5]]).double()
+    reach = first_reach(log_nfe_N, fit_N1, torch.tensor([2.0]).double())
+    assert [float(x.exp()) for x in (reach.least_D, reach.log_n_D, reach.most_D)] == pytest.approx([4, 8, 16])
+    begins = first_reach(log_nfe_N[1:], fit_N1[1:], torch.tensor([2.0]).double())
+    assert (float(begins.least_D), float(begins.most_D.exp())) == (-math.inf, pytest.approx(16))

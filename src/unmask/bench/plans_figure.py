@@ -93,6 +93,8 @@ def _panel(axis: Any, rows: Sequence[Row], source: str, length: int) -> None:
     floor = 1e-3 if toy else 1e-4
     for plan, look in LOOKS.items():
         line = sorted((row for row in rows if row.plan.startswith(plan)), key=lambda row: row.nfe)
+        if not line:
+            continue
         forwards, error = [row.nfe for row in line], [max(row.error, floor) for row in line]
         thick = look.width > 2
         axis.plot(
@@ -108,6 +110,7 @@ def _panel(axis: Any, rows: Sequence[Row], source: str, length: int) -> None:
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     levels = [level for level in (1e-4, 1e-3, 1e-2, 1e-1, 1) if level >= floor]
     axis.set_yticks(levels, ["exact" if toy and level == floor else f"{level:g}" for level in levels])
+    axis.set_xlim(*((0.92, 8.7) if toy else (1.7, 75)))
     axis.set_ylim(floor, 6 if toy else 1.6)
     axis.minorticks_off()
     axis.grid(True, color="#ececec", linewidth=0.8)

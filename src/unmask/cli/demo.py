@@ -8,23 +8,22 @@ from pathlib import Path
 from unmask.cli.main import run
 
 
-def demo(*, out: Path = Path("demo"), steps: int = 600) -> None:
+def demo(*, out: Path = Path("demo")) -> None:
     """Prepare the sample corpus, train a very small teacher, and watch it write. Under five minutes on two cores.
 
     Run it again and it goes on where it stopped.
 
     Args:
         out: the folder everything goes into
-        steps: training steps of the teacher
     """
     corpus, teacher = str(out / "corpus"), str(out / "teacher")
     _title("1. Text to tokens: 17 public-domain books, a byte-level BPE of 1,024 tokens")
     _command("prepare", "sample", "--out", corpus, "--vocab_size", "1024")
     _title("2. A very small teacher, trained from nothing on this machine")
-    _command("train", "--config", "demo-teacher", "--data", corpus, "--out", teacher, "--steps", str(steps))
+    _command("train", "--config", "demo-teacher", "--data", corpus, "--out", teacher)
     _show_learning(Path(teacher))
-    _title("3. It writes: in 8 steps, then in 128, one token a step")
-    for few in ("8", "128"):
+    _title("3. It writes: in 8 steps, then in 64, one token a step")
+    for few in ("8", "64"):
         _command("sample", "--model", teacher, "--steps", few, "--watch")
     _title("Done")
     _say(f"Everything is in {out}/. Try: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3")

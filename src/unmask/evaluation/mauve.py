@@ -78,7 +78,7 @@ def mauve(
         verbose=False,
     )
     value_S = _resampled(np.asarray(found.p_hist), np.asarray(found.q_hist), len(real_ND), len(drawn_ND), seed)
-    value_S += float(found.mauve) - value_S.mean()
+    value_S = (value_S + float(found.mauve) - value_S.mean()).clip(0, 1)
     record = provenance.record(
         "cpu",
         score="mauve",
@@ -134,7 +134,7 @@ def judge_features(judge: Judge, texts: Texts, *, cut: int = 1024, batch: int = 
             part = mine[start : start + batch]
             longest = max(map(len, part))  # what follows on the right changes nothing for a causal model
             h_BTD = judge.features(torch.tensor([[*row, *[0] * (longest - len(row))] for row in part]))
-            found += [h_BTD[b, len(row) - 1].double().cpu().tolist() for b, row in enumerate(part)]
+            found += [h_BTD[b, len(row) - 1].cpu().double().tolist() for b, row in enumerate(part)]
         return _dealt(ranks.gather(found), len(rows))
 
 
@@ -173,7 +173,7 @@ def sentence_features(
             ).to(ranks.device)
             h_BTD, real_BT1 = model(**seen).last_hidden_state, seen["attention_mask"][..., None]
             mean_BD = (h_BTD * real_BT1).sum(1) / real_BT1.sum(1)
-            found += torch.nn.functional.normalize(mean_BD.double().cpu()).tolist()
+            found += torch.nn.functional.normalize(mean_BD.cpu().double()).tolist()
         return _dealt(ranks.gather(found), len(texts))
 
 

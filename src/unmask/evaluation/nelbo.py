@@ -141,7 +141,11 @@ def elbo(
     _check(checkpoint, texts, causal=causal)
     T, L = texts.tokens_TL.shape
     with joined(device) as ranks:
-        model = _causal(checkpoint.model, ranks) if causal else prepare(checkpoint.model, ranks.device, precision).model
+        if causal:
+            model, used = _causal(checkpoint.model, ranks), "float32"
+        else:
+            body = prepare(checkpoint.model, ranks.device, precision)
+            model, used = body.model, body.precision
         masked_PTL = order_agnostic_masks(masks * T, L, stream(seed, "elbo")).view(masks, T, L)
         budget = 2**32 if ranks.device.type == "cuda" else 2**27
         rows = batch or max(1, budget // (4 * L * model.vocab_size))
@@ -153,7 +157,7 @@ def elbo(
                 nll_B = nll_of(model, x0_BL)
             else:
                 nll_B = torch.stack([elbo_of(model, x0_BL, masked_TL[share]) for masked_TL in masked_PTL]).mean(0)
-            return nll_B.double()[:, None].tolist()
+            return nll_B.cpu().double()[:, None].tolist()
 
         nats_T = _shared(work, T, rows, ranks, progress)[:, 0]
         record = _record(
@@ -163,7 +167,7 @@ def elbo(
             score="nll" if causal else "elbo",
             masks=masks,
             seed=seed,
-            precision="float32" if causal else precision,
+            precision=used,
         )
     scored = replace(texts, tokens_TL=texts.tokens_TL[:, 1:]) if causal else texts  # nothing precedes the first token
     return _likelihood(nats_T * scored.tokens_TL.shape[1], scored, record, None)
@@ -172,7 +176,7 @@ def elbo(
 def _causal(model: Denoiser, ranks: Ranks) -> Denoiser:
     """A causal network in float32 on the device, in a copy of its own."""
     assert isinstance(model, nn.Module)
-    return copy.deepcopy(model).to(ranks.device).eval()
+    return copy.deepcopy(model).to(ranks.device, torch.float32).eval()
 
 
 def _check(checkpoint: Checkpoint, texts: Texts, *, causal: bool) -> None:

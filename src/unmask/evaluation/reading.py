@@ -183,8 +183,8 @@ def _score(judge: Judge, rows: Sequence[Sequence[int]]) -> list[tuple[list[float
         return [([], []) for _ in rows]
     ids_BT = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
     log_p_BTV = judge.logits(ids_BT[:, :-1]).log_softmax(-1)
-    log_p_BT = log_p_BTV.gather(-1, ids_BT[:, 1:, None].to(log_p_BTV.device))[..., 0].double().cpu()
-    entropy_BT = torch.special.entr(log_p_BTV.exp()).sum(-1).double().cpu()
+    log_p_BT = log_p_BTV.gather(-1, ids_BT[:, 1:, None].to(log_p_BTV.device))[..., 0].cpu().double()
+    entropy_BT = torch.special.entr(log_p_BTV.exp()).sum(-1).cpu().double()
     within_BT = torch.arange(1, longest) < torch.tensor([len(row) for row in rows])[:, None]
     if not bool((log_p_BT.isfinite() & entropy_BT.isfinite())[within_BT].all()):
         raise UserError(

@@ -73,26 +73,38 @@ def falling(value_ND: Tensor) -> Tensor:
     return torch.stack(fits)
 
 
-def first_reach(log_nfe_N: Tensor, fit_ND: Tensor, target_D: Tensor) -> tuple[Tensor, Tensor]:
-    """(log n*, at its first point): where a falling curve first is as low as the target, linear in log NFE.
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """log n* in every draw: inf where no NFE that was run is enough, -inf where the first one is, NaN if none is known.
 
-    inf where it never is, -inf where its first known point already is below; NaN where no point is known. The second
-    result is the log NFE of the first known point.
+    `least_D` and `most_D` are what is certain: between a point that is not bracketed and its neighbours, n* may lie
+    anywhere.
     """
-    found_D = torch.full_like(target_D, torch.nan)
-    first_D, last_nfe_D, last_fit_D = found_D.clone(), found_D.clone(), found_D.clone()
+
+    log_n_D: Tensor
+    least_D: Tensor
+    most_D: Tensor
+
+
+def first_reach(log_nfe_N: Tensor, fit_ND: Tensor, target_D: Tensor) -> Reach:
+    """Where a falling curve first is as low as the target, linear in log NFE between known points."""
+    missing_D = torch.full_like(target_D, torch.nan)
+    found_D, last_nfe_D, last_fit_D = missing_D.clone(), missing_D.clone(), missing_D.clone()
+    least_D, most_D = torch.full_like(target_D, -torch.inf), torch.full_like(target_D, torch.inf)
+    broken_D = torch.zeros_like(target_D, dtype=torch.bool)  # a point since the last known one is missing
     for log_nfe, fit_D in zip(log_nfe_N, fit_ND, strict=True):
         known_D = fit_D.isfinite()
-        begins_D = known_D & first_D.isnan()
-        first_D = torch.where(begins_D, log_nfe, first_D)
-        reaches_D = known_D & (fit_D <= target_D) & ~found_D.isfinite() & (found_D != -torch.inf)
-        share_D = (last_fit_D - target_D) / (last_fit_D - fit_D)
-        between_D = last_nfe_D + share_D * (log_nfe - last_nfe_D)
-        found_D = torch.where(reaches_D, torch.where(begins_D, -torch.inf, between_D), found_D)
-        found_D = torch.where(begins_D & ~reaches_D, torch.inf, found_D)
-        last_nfe_D = torch.where(known_D, log_nfe, last_nfe_D)
-        last_fit_D = torch.where(known_D, fit_D, last_fit_D)
-    return found_D, first_D
+        first_D = known_D & last_fit_D.isnan()
+        reaches_D = known_D & (fit_D <= target_D) & (found_D.isnan() | (found_D == torch.inf))
+        way_D = (last_fit_D - target_D) / (last_fit_D - fit_D)
+        between_D = last_nfe_D + way_D * (log_nfe - last_nfe_D)
+        found_D = torch.where(reaches_D, torch.where(first_D, -torch.inf, between_D), found_D)
+        least_D = torch.where(reaches_D & ~first_D, torch.where(broken_D, last_nfe_D, between_D), least_D)
+        most_D = torch.where(reaches_D, torch.where(first_D | broken_D, log_nfe, between_D), most_D)
+        found_D = torch.where(first_D & ~reaches_D, torch.inf, found_D)
+        last_nfe_D, last_fit_D = torch.where(known_D, log_nfe, last_nfe_D), torch.where(known_D, fit_D, last_fit_D)
+        broken_D = ~known_D
+    return Reach(found_D, torch.where(found_D == torch.inf, last_nfe_D, least_D), most_D)
 
 
 def reference(teacher: Mapping[float, Sequence[Drawn]], entropy_D: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,17 +118,13 @@ def speed_up(student: Drawn, nfe: float, teacher: Mapping[float, Sequence[Drawn]
     """Of a student's cell, against the teacher's temperature paths (hottest first) by NFE, on the same plan."""
     log_nfe_N, value_ND = reference(teacher, student.entropy_D)
     fit_ND = falling(value_ND)
-    log_n_D, log_first_D = first_reach(log_nfe_N, fit_ND, student.log_ppl_D)
-    log_last_D = torch.where(fit_ND.isfinite(), log_nfe_N[:, None], -torch.inf).amax(0)
-    # what is certain in each draw: at least this, at most that
-    least_D = torch.where(log_n_D == torch.inf, log_last_D, log_n_D).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
-    most_D = torch.where(log_n_D == -torch.inf, log_first_D, log_n_D).nan_to_num(nan=torch.inf, posinf=torch.inf)
-    low, high = between((least_D[1:] - math.log(nfe)).exp(), (most_D[1:] - math.log(nfe)).exp())
-    found, share = float(log_n_D[0]), float((~log_n_D.isnan()).double().mean())
+    reach = first_reach(log_nfe_N, fit_ND, student.log_ppl_D)
+    low, high = between((reach.least_D[1:] - math.log(nfe)).exp(), (reach.most_D[1:] - math.log(nfe)).exp())
+    found, share = float(reach.log_n_D[0]), float((~reach.log_n_D.isnan()).double().mean())
     if math.isnan(found):
         return SpeedUp("not bracketed", None, None, None, None, nfe, share)
     relation = ">" if found == math.inf else "<" if found == -math.inf else "="
-    edge = {">": float(log_last_D[0]), "<": float(log_first_D[0]), "=": found}[relation]
+    edge = {">": float(reach.least_D[0]), "<": float(reach.most_D[0]), "=": found}[relation]
     n_star = math.exp(edge)
     return SpeedUp(relation, n_star / nfe, low or None, high, n_star if relation == "=" else None, nfe, share)
 

@@ -1,0 +1,179 @@
+"""`unmask distill` as a user types it: a whole run with its table, and each mistake as one line and exit code 2."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import unmask
+from unmask.checkpoint.io import load
+from unmask.cli.main import main
+from unmask.evaluation.identity import weights_hash
+
+QUICK = "--device cpu --no-tensorboard --no-progress"
+OPTIONS = f"--rounds 2 --round_steps 3 --delta 0.1 --batch 4 --eval_batches 1 --save_every 2 --samples 4 {QUICK}"
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory) -> Path:
+    """A corpus, one of another tokenizer, a teacher and a causal judge."""
+    folder = tmp_path_factory.mktemp("house")
+    lines = [f"the {size} {thing} sat on the {place}.\n" for size in ("big", "small", "old") for thing in ("cat", "dog", "owl")
+             for place in ("mat", "wall", "moon")]  # fmt: skip
+    (folder / "text.txt").write_text("".join(lines * 20))
+    for name, size in (("corpus", "280"), ("other", "270")):
+        text = str(folder / "text.txt")
+        assert main(["prepare", text, "--vocab_size", size, "--out", str(folder / name)]) == 0
+    for name, kind in (("teacher", "mdlm"), ("judge", "ar")):
+        words = f"--preset tiny --length 12 --steps 6 --lr 1e-2 --batch 8 --eval_batches 1 --objective {kind} {QUICK}"
+        assert main(["train", "--data", str(folder / "corpus"), *words.split(), "--out", str(folder / name)]) == 0
+    return folder
+
+
+def run(capsys, house, *words: str) -> tuple[int, str, str]:
+    code = main(
+        ["distill", "--data", str(house / "corpus"), "--teacher", str(house / "teacher"), *OPTIONS.split(), *words]
+    )
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_whole_run_with_a_judge(capsys, house, tmp_path):
+    out = tmp_path / "run"
+    code, shown, _ = run(capsys, house, "--out", str(out), "--judge", str(house / "judge"), "--sample_steps", "3")
+    assert code == 0
+    for word in ("round 1", "round 2", "teacher", "T=0.893", "Gen PPL", "entropy", "ELBO", "NFE"):
+        assert word in shown
+
+    table = json.loads((out / "rounds.json").read_text())
+    rows = table["rows"]
+    assert [(row["name"], row["temperature"]) for row in rows] == [
+        ("teacher", 1), ("teacher", pytest.approx(0.96 * 0.93)), ("round 1", 1), ("round 2", 1),
+    ]  # fmt: skip
+    assert all(row["nfe"] == 3 and row["gen_ppl"]["value"] > 1 for row in rows)
+    assert table["judge"]["protocol"] == "mdlm"
+    # a row says what anyone can find again with the loadable student of the round
+    student = unmask.load(out / "rounds/2")
+    drawn = unmask.sample(student, 4, 3, device="cpu").tokens
+    shares = [torch.bincount(row) / len(row) for row in drawn]
+    entropy = [-sum(p * math.log(p) for p in share.tolist() if p) for share in shares]
+    assert rows[-1]["entropy"]["value"] == pytest.approx(sum(entropy) / 4)
+    assert rows[-1]["elbo"] == student.provenance["score"]
+    assert rows[-1]["round"]["delta"] == pytest.approx(0.2)
+
+    # the student knows its teacher by place and by weights
+    teacher = student.provenance["config"]["facts"]["teacher"]
+    assert (
+        weights_hash(load(teacher["source"]).model) == teacher["weights"] == weights_hash(load(house / "teacher").model)
+    )
+
+    # again: nothing to train, the same table, wherever the teacher lies now
+    moved = tmp_path / "moved"
+    shutil.copytree(house / "teacher", moved)
+    words = [
+        "--out",
+        str(out),
+        "--judge",
+        str(house / "judge"),
+        "--sample_steps",
+        "3",
+        "--teacher",
+        str(moved),
+        "--json",
+    ]
+    code, shown, told = run(capsys, house, *words)
+    assert (code, json.loads(shown)["rows"]) == (0, rows)
+    assert "is finished" in told
+
+
+def test_a_student_starts_as_its_teacher(capsys, house, tmp_path):
+    for method in ("mcd", "sdtt", "cd4lm", "elbo"):
+        words = ["--lr", "1e-30", "--rounds", "1", "--round_steps", "1", "--method", method]
+        words += ["--delta", "0.1"] if method in ("mcd", "sdtt") else []
+        arguments = [
+            "distill",
+            "--data",
+            str(house / "corpus"),
+            "--teacher",
+            str(house / "teacher"),
+            *words,
+            "--guard",
+            "off",
+        ]
+        assert (
+            main([*arguments, *QUICK.split(), "--batch", "4", "--eval_every", "0", "--out", str(tmp_path / method)])
+            == 0
+        )
+        begun, ended = load(house / "teacher").model, load(tmp_path / method / "rounds/1").model
+        assert all(torch.allclose(a, b) for a, b in zip(begun.parameters(), ended.parameters(), strict=True))
+    assert "ELBO" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--data", "OTHER"], "wrong tokenizer"),
+        (["--teacher", "JUDGE"], "is a causal model and has no mask state"),
+        (["--teacher", "nowhere"], "no checkpoint 'nowhere'"),
+        (["--rounds", "5"], "reaches 1.6 in round 5, but must stay below 1"),
+        (["--tau", "0"], "must stay above 0"),
+        (["--tau", "0.2", "--tau_drop", "0.2"], "must stay above 0"),
+        (["--delta", "-1"], "0 < delta < 1"),
+        (["--method", "mdc"], "did you mean 'mcd'?"),
+        (["--method", "elbo"], "delta is a setting of mcd, sdtt"),
+        (["--divergence", "revers"], "did you mean 'reverse'?"),
+        (["--reduction", "sum", "--method", "sdtt"], "reduction is a setting of mcd"),
+        (["--round_steps", "0"], "at least 1 optimiser step"),
+        (["--guard", "of"], "did you mean 'off'?"),
+        (["--eval_every", "0"], "--guard off"),
+        (["--judge", "TEACHER"], "is a masked model: a judge reads from left to right"),
+        (["--samples", "1"], "samples must be at least 2"),
+        (["--steps", "9"], "unknown option --steps"),
+        (["--length", "13"], "13 tokens are longer than the model's 12"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_and_leaves_nothing(capsys, house, tmp_path, words, line):
+    names = {"OTHER": "other", "JUDGE": "judge", "TEACHER": "teacher"}
+    given = [str(house / names[word]) if word in names else word for word in words]
+    code, _, error = run(capsys, house, "--out", str(tmp_path / "run"), *given)
+    assert (code, error.count("\n")) == (2, 1), error
+    assert line in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_config_is_left_as_it_is(capsys, house, tmp_path):
+    out = tmp_path / "run"
+    assert run(capsys, house, "--out", str(out), "--rounds", "1")[0] == 0
+    (out / "state/step-00000003").rename(tmp_path / "last")  # as if interrupted
+    shutil.rmtree(out / "rounds")
+    before = files(out)
+    for words, line in (
+        (["--tau", "0.9"], "objective.curriculum.tau_start 0.96 -> 0.9"),
+        (["--method", "sdtt"], "objective.method.name mcd -> sdtt"),
+        (["--snapshot", "ema"], "objective.snapshot raw -> ema"),
+        (["--seed", "1"], "trainer.seed 0 -> 1"),
+    ):
+        code, _, error = run(capsys, house, "--out", str(out), "--rounds", "1", *words)
+        assert (code, error.count("\n")) == (2, 1)
+        assert line in error
+        assert files(out) == before
+    teacher = files(house / "teacher")
+    code, _, error = run(capsys, house, "--out", str(house / "teacher"))  # a slip of the hand
+    assert (code, error.count("\n")) == (2, 1)
+    assert "another config" in error
+    assert files(house / "teacher") == teacher
+    assert run(capsys, house, "--out", str(out), "--rounds", "2")[0] == 0  # goes on, with one round more
+    assert sorted(path.name for path in (out / "rounds").iterdir()) == ["1", "2"]
+
+
+@pytest.mark.parametrize("recipe", ["demo-distill", "mcd-owt", "pocket-distill"])
+def test_bundled_recipes_are_valid(capsys, recipe):
+    assert main(["distill", "--config", recipe, "--print_config"]) == 0
+    assert "method: mcd" in capsys.readouterr().out
