@@ -1,7 +1,7 @@
 """`evaluate`: draw from every model on every plan, in every number of steps, at every temperature; score; compare.
 
-Students first, then the teacher: in more steps (up to one a token), and at temperatures lowered until each student's
-entropy is bracketed, with one more temperature where the teacher's entropy meets the student's. Then likelihood on
+Students first, then the teacher: in more steps (up to one a token), and at temperatures lowered (or raised) until
+each student's entropy is bracketed, with one more where the teacher's entropy meets the student's. Then likelihood on
 held-out text and the controls. Every finished cell is kept in `out` at once, so that the same call goes on where it
 stopped. Refuses to know what a page looks like.
 """
@@ -32,7 +32,7 @@ from unmask.sampling.categorical import Law
 from unmask.sampling.reveal import make_reveal
 
 TEMPERATURES = (1.0, 0.9, 0.8, 0.7)
-COLDEST = 0.4  # below it samples say nothing about a language
+COLDEST, HOTTEST = 0.4, 1.3  # beyond them the teacher is no reference any more
 PASSAGES = 16  # of the parrot
 REAL, PARROT = "real text", "parrot"
 Progress = Callable[[str, int, int], None]  # what is being done, cells done, of how many so far
@@ -230,25 +230,35 @@ class _Run:
         return cells
 
     def _bracket(self, teacher: Entry, plan: str, control: list[int], cells: list[Cell]) -> list[Cell]:
-        """More temperatures of the teacher: lower ones until it is as dull as every student, and matching ones."""
-        top = max(self.settings["temperatures"])
-        mine = [cell for cell in cells if cell.model == teacher.name]
-        students = [cell for cell in cells if cell.model != teacher.name and cell.temperature == top]
-        dullest = min(cell.ratios["entropy"].value for cell in students)
-        extra: list[Cell] = []
-        coldest = min(self.settings["temperatures"])
-        while coldest > COLDEST + 1e-9 and max(_coldest_entropies(mine + extra, control)) > dullest:
-            coldest = round(max(COLDEST, coldest - 0.1), 3)
+        """More temperatures of the teacher: until every student's entropy is bracketed, and where the two meet."""
+        asked = self.settings["temperatures"]
+        path = [cell for cell in cells if cell.model == teacher.name]
+        students = [cell for cell in cells if cell.model != teacher.name and cell.temperature == max(asked)]
+        given = len(path)
+
+        def add(temperature: float) -> None:
             self.shop.plan(len(control))
-            extra += [self.shop.cell(teacher, plan, n, coldest) for n in control]
-        drawn = {cell.temperature for cell in mine + extra}
-        meets = {_meeting(mine + extra, student) for student in students} - drawn - {None}
-        self.shop.plan(len(meets) * len(control))
-        return extra + [self.shop.cell(teacher, plan, n, float(t)) for t in sorted(meets) for n in control]  # type: ignore[type-var, arg-type]
+            path.extend(self.shop.cell(teacher, plan, n, temperature) for n in control)
+
+        coldest, hottest = min(asked), max(asked)
+        while coldest > COLDEST and any(_entropy(s, -3) < _entropy(t, 0) for s in students for t in _at(path, coldest)):
+            add(coldest := round(max(COLDEST, coldest - 0.1), 3))
+        while hottest < HOTTEST and any(_entropy(s, 3) > _entropy(t, 0) for s in students for t in _at(path, hottest)):
+            add(hottest := round(min(HOTTEST, hottest + 0.1), 3))
+        meets = {_meeting(path, student) for student in students} - {cell.temperature for cell in path}
+        for temperature in sorted(t for t in meets if t is not None):
+            add(temperature)
+        return path[given:]
 
 
-def _coldest_entropies(cells: Sequence[Cell], control: Sequence[int]) -> list[float]:
-    return [min(cell.ratios["entropy"].value for cell in cells if cell.steps == n) for n in control]
+def _at(cells: Sequence[Cell], temperature: float) -> list[Cell]:
+    return [cell for cell in cells if cell.temperature == temperature]
+
+
+def _entropy(cell: Cell, errors: float) -> float:
+    """A cell's entropy, some standard errors beside itself: a bracket must hold in nearly all resamples."""
+    said = cell.scores["entropy"]
+    return float(said["value"] + errors * (said["stderr"] or 0))
 
 
 def _meeting(teacher: Sequence[Cell], student: Cell) -> float | None:

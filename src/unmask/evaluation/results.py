@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unmask.base.errors import UserError
 from unmask.base.files import read_json, write_json
 from unmask.evaluation.score import Ratio
@@ -60,10 +62,15 @@ class Cell:
 
     @classmethod
     def from_json(cls, said: Json) -> Cell:
-        ratios = {name: Ratio.of(r["top"], r["bottom"], r["exponential"]) for name, r in said["ratios"].items()}
+        ratios = {name: _ratio(ratio) for name, ratio in said["ratios"].items()}
         return cls(
             **{**said, "ratios": ratios, "samples": tuple(said["samples"]), "suspicions": tuple(said["suspicions"])}
         )
+
+
+def _ratio(said: Json) -> Ratio:
+    top_n, bottom_n = (torch.tensor(said[name], dtype=torch.float64) for name in ("top", "bottom"))
+    return Ratio(top_n, bottom_n, said["exponential"])
 
 
 def _ratio_json(ratio: Ratio) -> Json:
@@ -92,8 +99,7 @@ class Bound:
 
     @classmethod
     def from_json(cls, said: Json) -> Bound:
-        ratio = said["ratio"]
-        return cls(**{**said, "ratio": Ratio.of(ratio["top"], ratio["bottom"], ratio["exponential"])})
+        return cls(**{**said, "ratio": _ratio(said["ratio"])})
 
 
 @dataclass(frozen=True, eq=False)

@@ -228,7 +228,8 @@ class Run:
         self.window, self.seconds, self.tokens = Window(), 0.0, 0
         if self.log:
             self.log.write(done, values)
-        self.progress.numbers(loss=f"{loss:.3f}", **{"tokens/s": short(speed), "MFU": f"{values['mfu']:.0%}"})
+        losses = {name.removeprefix("loss_"): f"{values[name]:.3f}" for name in values if name.startswith("loss")}
+        self.progress.numbers(**losses, **{"tokens/s": short(speed), "MFU": f"{values['mfu']:.0%}"})
 
     def _evaluate(self, done: int) -> None:
         if self.held_out is None:
