@@ -250,7 +250,8 @@ def test_a_browser_shows_it_without_overflow_or_errors(written: Path, tmp_path: 
         "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
         "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
         "--enable-logging=stderr", "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}",
-        f"--window-size={width + 40},1000", "--virtual-time-budget=3000", "--dump-dom",
+        f"--window-size={width + 40},1000", "--virtual-time-budget=3000", "--hide-scrollbars",
+        "--dump-dom",
     ]  # fmt: skip
     command = [CHROMIUM, *flags, f"file://{tmp_path / 'frame.html'}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

@@ -33,7 +33,7 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
         "base_plan": "iid" if "iid" in results.plans else next(iter(results.plans), None),
         "draws": draws,
         "least_gap": least_gaps(results, seed, draws),
-        "likelihood": likelihood_differences(results, teacher, seed),
+        "likelihood": likelihood_differences(results, teacher, seed, draws),
         "wall_clock": wall_clock(results, best),
         "caught": {cell_name(cell): list(cell.suspicions) for cell in results.cells if cell.suspicions},
     }
@@ -147,7 +147,7 @@ def least_gaps(results: Results, seed: int, draws: int) -> list[Json]:
     return found
 
 
-def likelihood_differences(results: Results, teacher: str | None, seed: int) -> list[Json]:
+def likelihood_differences(results: Results, teacher: str | None, seed: int, draws: int) -> list[Json]:
     """NELBO of each student less the teacher's at the same plan and steps, paired over texts and plans."""
     by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds}
     found = []
@@ -156,7 +156,7 @@ def likelihood_differences(results: Results, teacher: str | None, seed: int) -> 
             other = by_key.get((teacher or "", plan, steps))
             if model != name or other is None or len(other.ratio) != len(bound.ratio):
                 continue
-            score = difference(bound.ratio, other.ratio, "nats/token", {}, seed=seed).to_json()
+            score = difference(bound.ratio, other.ratio, "nats/token", {}, seed=seed, draws=draws).to_json()
             del score["record"]
             found.append({"model": model, "plan": plan, "steps": steps, **score})
     return found

@@ -1,15 +1,11 @@
-"""`evaluate`: draw from every model on every plan, in every number of steps, at every temperature; score; compare.
+"""`evaluate`: models at every plan, number of steps and temperature, held-out likelihood, controls, and what they say.
 
-Students first, then the teacher: in more steps (up to one a token), and at temperatures lowered (or raised) until
-each student's entropy is bracketed, with one more where the teacher's entropy meets the student's. Then likelihood on
-held-out text and the controls. Every finished cell is kept in `out` at once, so that the same call goes on where it
-stopped. Refuses to know what a page looks like.
+Every finished cell is kept in `out` at once, so that the same call goes on where it stopped. Which cells are drawn is
+walk.py's matter, how one is drawn and scored workshop.py's. Refuses to know what a page looks like.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +21,7 @@ from unmask.evaluation.mauve import LEAST
 from unmask.evaluation.measure import Measure, RealText, halves
 from unmask.evaluation.results import Cell, Results, write_results
 from unmask.evaluation.texts import Texts, held_out, parrot, real_text
+from unmask.evaluation.walk import Walk
 from unmask.evaluation.workshop import Workshop
 from unmask.parallel.ranks import joined
 from unmask.sampling.body import Precision
@@ -32,9 +29,10 @@ from unmask.sampling.categorical import Law
 from unmask.sampling.reveal import make_reveal
 
 TEMPERATURES = (1.0, 0.9, 0.8, 0.7)
-COLDEST, HOTTEST = 0.4, 1.3  # beyond them the teacher is no reference any more
 PASSAGES = 16  # of the parrot
 REAL, PARROT = "real text", "parrot"
+GIVEN = {REAL: "real", PARROT: "parrot"}  # cells nobody drew, and their roles
+NO_JUDGE = "No judge was given: NELBO, entropy and diversity only; no Gen PPL, no path gap, no speed-up."
 Progress = Callable[[str, int, int], None]  # what is being done, cells done, of how many so far
 
 
@@ -86,67 +84,35 @@ def evaluate(
     with joined(device) as ranks:
         entries, notes = gather(models)
         length = entries[0].checkpoint.model.length
-        more = (
-            [2**k for k in range(2, length.bit_length()) if 2**k <= length] if control_steps is None else control_steps
-        )
+        control = {2**k for k in range(2, length.bit_length())} if control_steps is None else set(control_steps)
         reader = None if judge is None else load_judge(judge, device=device)
         real = _real(entries[0], data, length, n, split, wrap, seed, notes)
         if mauve and (reader is None or real is None or min(n, len(real.pool)) < LEAST):
-            raise UserError(
-                f"MAUVE needs a judge, and {LEAST} texts on each side: give --judge, --data and --n {LEAST}"
-            )
+            raise UserError(f"MAUVE needs a judge and {LEAST} texts on each side: give --judge, --data and --n {LEAST}")
         if reader is None:
-            notes.append("No judge was given: NELBO, entropy and diversity only; no Gen PPL, no path gap, no speed-up.")
-        measure = Measure(reader, protocol, real, Store.open(), seed)
+            notes.append(NO_JUDGE)
         settings: dict[str, Any] = {
-            "steps": sorted(set(steps)),
-            "plans": list(plans),
-            "temperatures": sorted(set(temperatures), reverse=True),
-            "n": n,
-            "protocol": protocol,
-            "control_steps": sorted({*more, *steps}),
-            "seed": seed,
+            "steps": sorted(set(steps)), "plans": list(plans), "temperatures": sorted(set(temperatures), reverse=True),
+            "n": n, "protocol": protocol, "control_steps": sorted({*control, *steps}), "seed": seed, "length": length,
+            "data": None if data is None else str(data), "split": split, "wrap": wrap, "mauve": mauve,
             "precision": precision,
-            "length": length,
-            "data": None if data is None else str(data),
-            "split": split,
-            "wrap": wrap,
-            "mauve": mauve,
-        }
+        }  # fmt: skip
         shop = Workshop(
-            measure,
-            ranks,
-            None if out is None else Path(out),
-            n,
-            seed,
-            batch,
-            device,
-            precision,
-            max(temperatures) if mauve else None,
-            progress,
-        )
-        run = _Run(entries, settings, shop, reader is not None)
-        cells = run.cells()
+            Measure(reader, protocol, real, Store.open(), seed), ranks, None if out is None else Path(out), n, seed,
+            batch, device, precision, max(temperatures) if mauve else None, progress,
+        )  # fmt: skip
+        given = _controls(shop, real, notes)
+        walk = Walk(
+            entries, shop, plans, settings["steps"], settings["temperatures"], settings["control_steps"],
+            next(iter(given), None),
+        )  # fmt: skip
+        cells = walk.cells() + given
         bounds = [] if real is None else shop.bounds(entries, plans, settings["steps"], real.pool)
-        cells += _controls(shop, real, notes)
         about = {entry.name: entry.about() for entry in entries}
-        about |= {
-            name: {"role": role, "sha256": None, "provenance": {}}
-            for name, role in ((REAL, "real"), (PARROT, "parrot"))
-            if any(cell.model == name for cell in cells)
-        }
-        results = analyse(
-            Results(
-                models=about,
-                cells=cells,
-                bounds=bounds,
-                settings=settings,
-                judge=reader.record() if reader else None,
-                notes=notes,
-                provenance=provenance.record(ranks.device, processes=ranks.world),
-            ),
-            seed=seed,
-        )
+        about |= {cell.model: {"role": GIVEN[cell.model], "sha256": None, "provenance": {}} for cell in given}
+        where = provenance.record(ranks.device, processes=ranks.world)
+        found = Results(about, cells, bounds, settings, reader.record() if reader else None, notes, {}, where)
+        results = analyse(found, seed=seed)
         if out is not None:
             ranks.on_first(lambda: write_results(results, Path(out) / "results.json"))
     return results
@@ -202,73 +168,3 @@ def _controls(shop: Workshop, real: RealText | None, notes: list[str]) -> list[C
         notes.append(f"The parrot needs {2 * PASSAGES} held-out texts to be told from real text: left out.")
         return cells
     return [*cells, shop.given(PARROT, parrot(real.pool, len(real.pool), PASSAGES))]
-
-
-@dataclasses.dataclass(eq=False)
-class _Run:
-    """The cells of one evaluation, in the order they are drawn."""
-
-    entries: list[Entry]
-    settings: dict[str, Any]
-    shop: Workshop
-    judged: bool
-
-    def cells(self) -> list[Cell]:
-        steps, plans, hot = self.settings["steps"], self.settings["plans"], self.settings["temperatures"]
-        others = [entry for entry in self.entries if entry.role in ("student", "elbo")]
-        teachers = [entry for entry in self.entries if entry.role == "teacher"]
-        control = self.settings["control_steps"] if others else steps
-        planned = [(e, plan, n, t) for e in others for plan in plans for n in steps for t in hot]
-        planned += [(e, plan, n, t) for e in teachers for plan in plans for n in control for t in hot]
-        causal = [(entry, t) for entry in self.entries if entry.role == "ar" for t in hot]
-        self.shop.plan(len(planned) + len(causal))
-        cells = [self.shop.cell(*one) for one in planned]
-        cells += [self.shop.causal(*one) for one in causal]
-        if self.judged and teachers and others:
-            for plan in plans:
-                cells += self._bracket(teachers[0], plan, control, [cell for cell in cells if cell.plan == plan])
-        return cells
-
-    def _bracket(self, teacher: Entry, plan: str, control: list[int], cells: list[Cell]) -> list[Cell]:
-        """More temperatures of the teacher: until every student's entropy is bracketed, and where the two meet."""
-        asked = self.settings["temperatures"]
-        path = [cell for cell in cells if cell.model == teacher.name]
-        students = [cell for cell in cells if cell.model != teacher.name and cell.temperature == max(asked)]
-        given = len(path)
-
-        def add(temperature: float) -> None:
-            self.shop.plan(len(control))
-            path.extend(self.shop.cell(teacher, plan, n, temperature) for n in control)
-
-        coldest, hottest = min(asked), max(asked)
-        while coldest > COLDEST and any(_entropy(s, -3) < _entropy(t, 0) for s in students for t in _at(path, coldest)):
-            add(coldest := round(max(COLDEST, coldest - 0.1), 3))
-        while hottest < HOTTEST and any(_entropy(s, 3) > _entropy(t, 0) for s in students for t in _at(path, hottest)):
-            add(hottest := round(min(HOTTEST, hottest + 0.1), 3))
-        meets = {_meeting(path, student) for student in students} - {cell.temperature for cell in path}
-        for temperature in sorted(t for t in meets if t is not None):
-            add(temperature)
-        return path[given:]
-
-
-def _at(cells: Sequence[Cell], temperature: float) -> list[Cell]:
-    return [cell for cell in cells if cell.temperature == temperature]
-
-
-def _entropy(cell: Cell, errors: float) -> float:
-    """A cell's entropy, some standard errors beside itself: a bracket must hold in nearly all resamples."""
-    said = cell.scores["entropy"]
-    return float(said["value"] + errors * (said["stderr"] or 0))
-
-
-def _meeting(teacher: Sequence[Cell], student: Cell) -> float | None:
-    """Where the teacher's entropy at the same steps meets the student's, to 0.02: there the reading needs no chord."""
-    path = sorted((c for c in teacher if c.steps == student.steps), key=lambda c: -(c.temperature or 0))
-    target = student.ratios["entropy"].value
-    for hot, cold in itertools.pairwise(path):
-        above, below = hot.ratios["entropy"].value, cold.ratios["entropy"].value
-        if below <= target <= above and below < above:
-            way = (above - target) / (above - below)
-            found = float(hot.temperature or 0) + way * (float(cold.temperature or 0) - float(hot.temperature or 0))
-            return round(0.02 * round(found / 0.02), 2)
-    return None
