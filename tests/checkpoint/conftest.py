@@ -65,11 +65,21 @@ def mdlm_folder(tmp_path: Path) -> Callable[..., Path]:
         folder.mkdir(parents=True)
         write_tensors(folder / "model.safetensors", _mdlm_tensors(model))
         shape = model.config
-        write_json(folder / "config.json", {
-            "model_type": "mdlm", "vocab_size": shape.vocab_size, "model_length": shape.length,
-            "hidden_dim": shape.hidden, "cond_dim": shape.cond, "n_blocks": shape.blocks, "n_heads": shape.heads,
-            "dropout": shape.dropout, "time_conditioning": False, **facts,
-        })
+        write_json(
+            folder / "config.json",
+            {
+                "model_type": "mdlm",
+                "vocab_size": shape.vocab_size,
+                "model_length": shape.length,
+                "hidden_dim": shape.hidden,
+                "cond_dim": shape.cond,
+                "n_blocks": shape.blocks,
+                "n_heads": shape.heads,
+                "dropout": shape.dropout,
+                "time_conditioning": False,
+                **facts,
+            },
+        )
         return folder
 
     return make

@@ -146,7 +146,8 @@ def _flip_a_bit(folder):
 def _truncate(name):
     def act(folder):
         raw = (folder / name).read_bytes()
-        (folder / name).write_bytes(raw[:len(raw) // 2])
+        (folder / name).write_bytes(raw[: len(raw) // 2])
+
     return act
 
 

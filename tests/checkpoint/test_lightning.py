@@ -50,25 +50,38 @@ def foreign(tmp_path):
 @pytest.fixture
 def lightning_file(foreign, random_dit, mdlm_tensors, tmp_path):
     """(path, raw model, averaged model) of a file as MDLM's training writes it."""
+
     def make(compiled=False, **facts):
         raw, averaged = random_dit(seed=1), random_dit(seed=2)
         state = mdlm_tensors(raw)
         if compiled:
             state = {name.replace("backbone.", "backbone._orig_mod."): value for name, value in state.items()}
         shadow = [value for name, value in mdlm_tensors(averaged).items() if "inv_freq" not in name]
-        content = {"time_conditioning": False, "diffusion": "absorbing_state", "parameterization": "subs",
-                   "model": {"length": 12, "dropout": 0.1}} | facts
+        content = {
+            "time_conditioning": False,
+            "diffusion": "absorbing_state",
+            "parameterization": "subs",
+            "model": {"length": 12, "dropout": 0.1},
+        } | facts
         path = tmp_path / "last.ckpt"
-        torch.save({
-            "epoch": 0, "global_step": 1000,
-            "state_dict": state,
-            "ema": {"decay": 0.9999, "num_updates": 1000, "shadow_params": shadow},
-            "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(5), "step": torch.tensor(3.0)}}}],
-            "hyper_parameters": {"config": foreign.Config(content), "tokenizer": foreign.Trap(),
-                                 "extra": foreign.Words(a=1)},
-            "callbacks": {"Trap": foreign.Trap()},
-        }, path)
+        torch.save(
+            {
+                "epoch": 0,
+                "global_step": 1000,
+                "state_dict": state,
+                "ema": {"decay": 0.9999, "num_updates": 1000, "shadow_params": shadow},
+                "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(5), "step": torch.tensor(3.0)}}}],
+                "hyper_parameters": {
+                    "config": foreign.Config(content),
+                    "tokenizer": foreign.Trap(),
+                    "extra": foreign.Words(a=1),
+                },
+                "callbacks": {"Trap": foreign.Trap()},
+            },
+            path,
+        )
         return path, raw, averaged
+
     return make
 
 
@@ -97,10 +110,13 @@ def test_the_trap_is_live(foreign, lightning_file):
     assert foreign.marker.exists()
 
 
-@pytest.mark.parametrize(("facts", "message"), [
-    ({"algo": {"name": "duo"}}, "another kind: Duo"),
-    ({"time_conditioning": True}, "time-conditioned"),
-])
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"algo": {"name": "duo"}}, "another kind: Duo"),
+        ({"time_conditioning": True}, "time-conditioned"),
+    ],
+)
 def test_duo_is_known_by_its_metadata_inside_foreign_objects(lightning_file, facts, message):
     path, _, _ = lightning_file(**facts)
     with pytest.raises(UserError, match=message):
@@ -123,8 +139,14 @@ def test_views_and_other_types_are_rebuilt_as_torch_does(tmp_path):
     from unmask.checkpoint.safe_pickle import LazyTensor, read_torch_file
 
     base = torch.arange(24.0).reshape(4, 6)
-    content = {"view": base[1:, ::2], "turned": base.t(), "half": base.bfloat16(), "whole": torch.arange(3),
-               "parameter": torch.nn.Parameter(base[0]), "number": torch.tensor(2.5)}
+    content = {
+        "view": base[1:, ::2],
+        "turned": base.t(),
+        "half": base.bfloat16(),
+        "whole": torch.arange(3),
+        "parameter": torch.nn.Parameter(base[0]),
+        "number": torch.tensor(2.5),
+    }
     torch.save(content, tmp_path / "some.pt")
     got = read_torch_file(tmp_path / "some.pt")
     assert got.keys() == content.keys()
@@ -136,12 +158,12 @@ def test_views_and_other_types_are_rebuilt_as_torch_does(tmp_path):
 def test_damaged_files_are_one_line(lightning_file, tmp_path):
     path, _, _ = lightning_file()
     whole = path.read_bytes()
-    path.write_bytes(whole[:len(whole) // 2])
+    path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match="half-written"):
         load(path)
     middle = bytearray(whole)
     at = whole.index(b"data.pkl") + 200
-    middle[at:at + 60] = bytes(60)
+    middle[at : at + 60] = bytes(60)
     path.write_bytes(middle)
     with pytest.raises(UserError, match="damaged or half-written"):
         load(path)

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from unmask.base.errors import UserError
-from unmask.cli.main import main
+from unmask.cli.main import VERBS, main
 from unmask.cli.parser import CommandLine
 
 
@@ -85,8 +85,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert main(["trian"]) == 2
     assert capsys.readouterr().err == (
-        "unmask: unknown verb 'trian': did you mean 'train'? "
-        "allowed: bench, convert, demo, duality, fit-grid, prepare, sample, train\n"
+        f"unmask: unknown verb 'trian': did you mean 'train'? allowed: {', '.join(sorted(VERBS))}\n"
     )
     assert main(["duality", "--sttes", "3"]) == 2
     assert capsys.readouterr().err == "unmask: unknown option --sttes: did you mean --states?\n"

@@ -71,7 +71,8 @@ def test_the_teacher_also_runs_where_its_entropy_meets_the_students(finished) ->
     drawn = {cell.temperature for cell in results.where(model="teacher", plan="golden", steps=16)}
     assert drawn > {1.0, 0.7}
     assert min(abs(temperature - 0.8) for temperature in drawn) <= 0.061
-    assert {cell.temperature for cell in results.where(model="student")} == {1.0, 0.7}
+    raised = {cell.temperature for cell in results.where(model="student")}
+    assert raised == {0.7, 1.0, 1.1, 1.2, 1.3}, "as far as is allowed towards real text, which here is all noise"
     assert {cell.steps for cell in results.where(model="teacher")} == {4, 8, 16}
 
 

@@ -1,8 +1,8 @@
 """The two students that every evaluation must tell apart, on a source whose posterior is known exactly.
 
-The teacher is the exact denoiser of a trigram chain, the judge the chain itself: all error is the sampler's. One student
-is the teacher with its logits divided by a temperature: no gain. The other takes more steps inside each one that is
-counted: a true gain.
+The teacher is the exact denoiser of a trigram chain, the judge the chain itself: all error is the sampler's. One of the
+students is the teacher with its logits divided by a temperature: no gain. The other takes more steps inside each one
+that is counted: a true gain.
 """
 
 from __future__ import annotations

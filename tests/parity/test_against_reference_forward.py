@@ -57,7 +57,7 @@ def attention(x_LD, qkv_weight, out_weight, heads, causal):
     qkv_LF = x_LD @ qkv_weight.T
     mixed = []
     for head in range(heads):
-        q, k, v = (qkv_LF[:, part * D + head * E:part * D + (head + 1) * E] for part in range(3))
+        q, k, v = (qkv_LF[:, part * D + head * E : part * D + (head + 1) * E] for part in range(3))
         scores_LL = rotate(q) @ rotate(k).T / math.sqrt(E)
         if causal:
             scores_LL = scores_LL.masked_fill(torch.ones(L, L).triu(1).bool(), -math.inf)

@@ -18,9 +18,14 @@ from unmask.process.schedule import LogLinear
 
 
 def convert(
-    source: str | Path, target: str | Path, *,
-    format: Literal["unmask", "mdlm"] = "unmask", weights: Literal["ema", "raw"] = "ema",
-    revision: str | None = None, dtype: torch.dtype | None = None, overwrite: bool = False,
+    source: str | Path,
+    target: str | Path,
+    *,
+    format: Literal["unmask", "mdlm"] = "unmask",
+    weights: Literal["ema", "raw"] = "ema",
+    revision: str | None = None,
+    dtype: torch.dtype | None = None,
+    overwrite: bool = False,
 ) -> Checkpoint:
     """Read `source`, whatever its layout, and write one set of its weights to the folder `target`."""
     target = Path(target)
@@ -37,8 +42,10 @@ def convert(
 
 def _save_mdlm(checkpoint: Checkpoint, target: Path, dtype: torch.dtype | None) -> None:
     if not isinstance(checkpoint.schedule, LogLinear):
-        raise UserError(f"MDLM's layout knows the log-linear schedule only, not {checkpoint.schedule.name!r}: "
-                        "keep this checkpoint in our own format")
+        raise UserError(
+            f"MDLM's layout knows the log-linear schedule only, not {checkpoint.schedule.name!r}: "
+            "keep this checkpoint in our own format"
+        )
     model = dit_of(checkpoint)
     with fresh_folder(target) as aside:
         mdlm.write_folder(aside, model.config, model.state_dict(), dtype)

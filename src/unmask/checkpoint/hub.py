@@ -32,5 +32,7 @@ def snapshot(name: str, revision: str | None) -> Path:
             return Path(snapshot_download(name, revision=revision, local_files_only=True))
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         at = f" at revision {revision!r}" if revision else ""
-        raise UserError(f"there is no folder {name!r}, and the hub did not give {name!r}{at} "
-                        f"({type(error).__name__}: {reason}): check the name, the revision and the network") from error
+        raise UserError(
+            f"there is no folder {name!r}, and the hub did not give {name!r}{at} "
+            f"({type(error).__name__}: {reason}): check the name, the revision and the network"
+        ) from error

@@ -45,13 +45,18 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None and self.tokenizer.size >= self.model.vocab_size:
-            raise UserError(f"the tokenizer {self.tokenizer.name!r} has {self.tokenizer.size} tokens, the model "
-                            f"{self.model.vocab_size} states with the mask: they do not belong together")
+            raise UserError(
+                f"the tokenizer {self.tokenizer.name!r} has {self.tokenizer.size} tokens, the model "
+                f"{self.model.vocab_size} states with the mask: they do not belong together"
+            )
 
 
 def save(
-    checkpoint: Checkpoint, folder: str | Path, *,
-    raw: Mapping[str, Tensor] | None = None, dtype: torch.dtype | None = None,
+    checkpoint: Checkpoint,
+    folder: str | Path,
+    *,
+    raw: Mapping[str, Tensor] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Write a checkpoint in our format; an older checkpoint of that name is replaced at the very end.
 
@@ -72,14 +77,17 @@ def save(
             write_text(aside / "tokenizer.json", checkpoint.tokenizer.to_json())
         write_json(aside / "provenance.json", dict(checkpoint.provenance))
         schedule = checkpoint.schedule
-        write_json(aside / "config.json", {
-            "format": FORMAT,
-            "version": VERSION,
-            "model": dataclasses.asdict(model.config),
-            "schedule": {"name": schedule.name, "eps": schedule.eps},
-            "tokenizer": checkpoint.tokenizer.name if checkpoint.tokenizer else None,
-            "files": {item.name: sha256_file(item) for item in sorted(aside.iterdir())},
-        })
+        write_json(
+            aside / "config.json",
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "model": dataclasses.asdict(model.config),
+                "schedule": {"name": schedule.name, "eps": schedule.eps},
+                "tokenizer": checkpoint.tokenizer.name if checkpoint.tokenizer else None,
+                "files": {item.name: sha256_file(item) for item in sorted(aside.iterdir())},
+            },
+        )
 
 
 def dit_of(checkpoint: Checkpoint) -> DiT:
@@ -100,8 +108,11 @@ def refuse_to_replace(folder: Path) -> None:
 
 
 def load(
-    source: str | Path, *,
-    weights: Literal["ema", "raw"] = "ema", revision: str | None = None, device: str | torch.device = "cpu",
+    source: str | Path,
+    *,
+    weights: Literal["ema", "raw"] = "ema",
+    revision: str | None = None,
+    device: str | torch.device = "cpu",
 ) -> Checkpoint:
     """A checkpoint ready to use, its model in eval mode with float32 parameters (float64 stays float64).
 
@@ -150,8 +161,10 @@ def _from_folder(folder: Path, weights: Literal["ema", "raw"], origin: Mapping[s
 
 def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "raw"]) -> Checkpoint:
     if config.get("version") != VERSION:
-        raise UserError(f"{folder} is of format version {config.get('version')}, this unmask reads {VERSION}: "
-                        "install the release that wrote it")
+        raise UserError(
+            f"{folder} is of format version {config.get('version')}, this unmask reads {VERSION}: "
+            "install the release that wrote it"
+        )
     try:
         shape, files = DiTConfig(**config["model"]), dict(config["files"])
         schedule = schedule_named(**config["schedule"])
@@ -199,8 +212,10 @@ def build(config: DiTConfig, weights: Mapping[str, Tensor], where: str) -> DiT:
         if name not in expected:
             raise UserError(f"{where} does not fit its config: unknown tensor {name!r}")
         if weights[name].shape != expected[name].shape:
-            raise UserError(f"{where} does not fit its config: {name!r} has shape {tuple(weights[name].shape)}, "
-                            f"not {tuple(expected[name].shape)}")
+            raise UserError(
+                f"{where} does not fit its config: {name!r} has shape {tuple(weights[name].shape)}, "
+                f"not {tuple(expected[name].shape)}"
+            )
     is_double = any(tensor.dtype == torch.float64 for tensor in weights.values())
     dtype = torch.float64 if is_double else torch.float32
     copies = {name: tensor.to("cpu", dtype, copy=True) for name, tensor in weights.items()}

@@ -33,8 +33,10 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
     names = sorted(bundled())
     guess = nearest(name, names)
     hint = f"did you mean {guess!r}? " if guess else ""
-    raise UserError(f"no checkpoint {name!r}: {hint}give a folder, a Lightning .ckpt file, a hub name (owner/name) "
-                    f"or a bundled name ({', '.join(names) or 'none is bundled'})")
+    raise UserError(
+        f"no checkpoint {name!r}: {hint}give a folder, a Lightning .ckpt file, a hub name (owner/name) "
+        f"or a bundled name ({', '.join(names) or 'none is bundled'})"
+    )
 
 
 def _inside(path: Path) -> Path:

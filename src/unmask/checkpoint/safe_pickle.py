@@ -23,9 +23,16 @@ from torch import Tensor
 from unmask.base.errors import UserError, os_errors
 
 STORAGE_DTYPES = {
-    "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
-    "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool,
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
 }
 
 
@@ -114,8 +121,10 @@ def read_torch_file(path: Path) -> Any:
     """The object a `torch.save` file holds: plain containers, LazyTensors, and Inert placeholders for all else."""
     with os_errors("read", path):
         if not zipfile.is_zipfile(path):
-            raise UserError(f"{path} is not a whole torch checkpoint (no zip directory at its end): "
-                            "it is half-written, or of the format before torch 1.6; copy it again or re-save it")
+            raise UserError(
+                f"{path} is not a whole torch checkpoint (no zip directory at its end): "
+                "it is half-written, or of the format before torch 1.6; copy it again or re-save it"
+            )
         try:
             with zipfile.ZipFile(path) as archive:
                 programs = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"]

@@ -125,15 +125,17 @@ class _Packer:
 
     def _finish(self, source: int, number: int, tokens: int) -> None:
         assert self._writer is not None
-        self._shards.append({
-            "split": self._split,
-            "file": self._writer.path.name,
-            "tokens": self._writer.tokens,
-            "documents": self._documents,
-            "text_bytes": self._text_bytes,
-            "sha256": self._writer.finish(),
-            "next": [source, number, tokens],
-        })
+        self._shards.append(
+            {
+                "split": self._split,
+                "file": self._writer.path.name,
+                "tokens": self._writer.tokens,
+                "documents": self._documents,
+                "text_bytes": self._text_bytes,
+                "sha256": self._writer.finish(),
+                "next": [source, number, tokens],
+            }
+        )
         self._folder.save_shards(self._shards)
         self._documents = self._text_bytes = 0
         self._writer = None

@@ -93,7 +93,10 @@ def prepare(inputs: list[str], out: Path | str, settings: Settings | None = None
         left = plan.total("bytes") - before
         shards = pack(
             lambda first: plan.items(sources, reading, first),
-            folder, tokenizer, settings.shard_tokens, min(_cores(), 1 + left // PER_PROCESS),
+            folder,
+            tokenizer,
+            settings.shard_tokens,
+            min(_cores(), 1 + left // PER_PROCESS),
             bars.start("encoding", plan.total("bytes"), before),
         )
         bars.end()
@@ -165,9 +168,7 @@ def _plan(sources: list[Source], reading: Reading, settings: Settings, folder: F
     return plan
 
 
-def _trained(
-    plan: Plan, sources: list[Source], reading: Reading, size: int, folder: Folder, bars: Bars
-) -> Tokenizer:
+def _trained(plan: Plan, sources: list[Source], reading: Reading, size: int, folder: Folder, bars: Bars) -> Tokenizer:
     path = folder.path / TOKENIZER
     if path.exists():
         return Tokenizer.from_json(path.read_text(encoding="utf-8"), f"bpe-{size}")

@@ -43,8 +43,10 @@ class DiTConfig:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UserError(f"the model's {name} must be a whole number above 0, not {value!r}")
         if self.hidden % (2 * self.heads):
-            raise UserError(f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}: "
-                            "rotary positions turn a head's features in pairs")
+            raise UserError(
+                f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}: "
+                "rotary positions turn a head's features in pairs"
+            )
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout must be at least 0 and below 1, not {self.dropout!r}")
 
@@ -58,12 +60,37 @@ PRESETS = {
 }
 
 
-class DiT(nn.Module):
+class Configured(nn.Module):
+    """A network that says what a Denoiser must say of itself."""
+
+    config: DiTConfig
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def mask_id(self) -> int:
+        return self.config.vocab_size - 1
+
+    @property
+    def length(self) -> int:
+        return self.config.length
+
+
+class DiT(Configured):
     """A diffusion transformer; a Denoiser."""
 
     def __init__(
-        self, vocab_size: int, length: int, hidden: int, cond: int, blocks: int, heads: int,
-        dropout: float = 0.1, causal: bool = False,
+        self,
+        vocab_size: int,
+        length: int,
+        hidden: int,
+        cond: int,
+        blocks: int,
+        heads: int,
+        dropout: float = 0.1,
+        causal: bool = False,
     ) -> None:
         super().__init__()
         self.config = DiTConfig(vocab_size, length, hidden, cond, blocks, heads, dropout, causal)
@@ -91,18 +118,6 @@ class DiT(nn.Module):
                 raise unknown("model option", key, fields)
         return cls.from_config(dataclasses.replace(PRESETS[name], **overrides))
 
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        return self.config.vocab_size - 1
-
-    @property
-    def length(self) -> int:
-        return self.config.length
-
     def _condition(self) -> Tensor:
         """c_C = SiLU(MLP(sinusoid(sigma))) at sigma = 0, where every cosine is 1 and every sine 0."""
         half = self.sigma_in.weight.new_ones(SIGMA_FEATURES // 2)
@@ -112,8 +127,10 @@ class DiT(nn.Module):
     def features(self, z: Tensor) -> Tensor:
         """The body: z_BL -> h_BLD."""
         if z.shape[-1] > self.config.length:
-            raise UserError(f"a sequence of {z.shape[-1]} tokens is longer than the model's {self.config.length}: "
-                            "cut it, or train a model with a larger length")
+            raise UserError(
+                f"a sequence of {z.shape[-1]} tokens is longer than the model's {self.config.length}: "
+                "cut it, or train a model with a larger length"
+            )
         c_C = self._condition()
         h_BLD = self.embedding(z)
         for block in self.blocks:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.models.dit import DiT
+from unmask.models.dit import Configured, DiT
 from unmask.models.layers import LAYER_NORM_EPS, Block, ModulatedNorm, Rotary, attend
 
 HEAD_MULTIPLE = 256  # 50258 columns make a matrix product three times slower than 50432: tensor cores want aligned rows
@@ -76,7 +76,7 @@ class _FoldedBlock(nn.Module):
         return x_BLD + self.mlp_out(self.mlp_in.gelu(self.mlp_norm(x_BLD)))
 
 
-class FoldedDiT(nn.Module):
+class FoldedDiT(Configured):
     """A Denoiser that computes what `model` computes, faster; its weights are its own, matrices in `dtype`."""
 
     @torch.no_grad()
@@ -102,18 +102,6 @@ class FoldedDiT(nn.Module):
         # the rotary table follows the wide dtype
         self.rotary.to(device=model.embedding.weight.device, dtype=wide)
         self.eval()
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        return self.config.vocab_size - 1
-
-    @property
-    def length(self) -> int:
-        return self.config.length
 
     def features(self, z: Tensor) -> Tensor:
         h_BLD = self.embedding(z)

@@ -63,6 +63,12 @@ class Teacher:
         """Compile its body at the next call (worth it on a GPU)."""
         self.compiled, self._ready = True, None
 
+    def rest(self) -> None:
+        """Leave its device, until it is called again."""
+        self._ready = None
+        if isinstance(self.model, nn.Module):
+            self.model.cpu()
+
     def check(self, student: Denoiser) -> None:
         """Whether a student can learn from it."""
         mine, theirs = (f"{model.vocab_size} states, mask {model.mask_id}" for model in (self.model, student))

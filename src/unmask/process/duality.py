@@ -162,4 +162,3 @@ def _float64(value: Tensor | float) -> Tensor:
 def _by_chunks(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     """function over the flattened values, a chunk at a time."""
     return torch.cat([function(part) for part in values.reshape(-1).split(_CHUNK)]).reshape(values.shape)
-

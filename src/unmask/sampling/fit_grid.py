@@ -100,8 +100,7 @@ class FittedGrid:
             "steps": self.grid.steps,
             "nelbo": {name: worth.to_json() for name, worth in self.worth.items()},
             "fitting_half": [
-                {"steps": path.grid().steps, "nats": path.cost, "times": list(path.grid().times)}
-                for path in self.paths
+                {"steps": path.grid().steps, "nats": path.cost, "times": list(path.grid().times)} for path in self.paths
             ],
             "record": self.record,
         }

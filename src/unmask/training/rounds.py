@@ -23,6 +23,7 @@ from unmask.objectives.distillation import Distillation
 from unmask.objectives.mcd import MCD
 from unmask.objectives.mdlm import MDLM
 from unmask.objectives.sdtt import SDTT
+from unmask.objectives.teacher import Teacher
 from unmask.process.schedule import Schedule
 from unmask.process.times import Curriculum
 
@@ -114,6 +115,8 @@ class Rounds:
         self.round, self.now = round, self.method
         if student is not None and isinstance(self.method, Distillation):
             self.now = self.method.at(round, self.curriculum, student)
+            if isinstance(self.method.teacher, Teacher) and self.now.teacher is not self.method.teacher:
+                self.method.teacher.rest()  # the first teacher has done its part
         if self._compiled:
             self.compile()
 

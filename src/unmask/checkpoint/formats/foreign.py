@@ -83,14 +83,20 @@ def check_kind(metadata: Any, where: str) -> None:
         raise UserError(f"{where} is an autoregressive (causal) model; {LOADABLE}")
     tokenizer = find(metadata, "tokenizer_name_or_path") or find(metadata, "tokenizer.name") or ""
     if isinstance(tokenizer, str) and any(name in tokenizer.lower() for name in OWN_MASK):
-        raise UserError(f"{where} was trained with the tokenizer {tokenizer!r}, whose mask lies inside its vocabulary; "
-                        "unmask needs the mask as the last state")
+        raise UserError(
+            f"{where} was trained with the tokenizer {tokenizer!r}, whose mask lies inside its vocabulary; "
+            "unmask needs the mask as the last state"
+        )
 
 
 def check_states(states: int, where: str) -> None:
     if states == BERT_STATES:
-        raise UserError(f"{where} has {states} states, BERT's vocabulary, whose mask lies inside it; "
-                        "unmask needs the mask as the last state")
+        raise UserError(
+            f"{where} has {states} states, BERT's vocabulary, whose mask lies inside it; "
+            "unmask needs the mask as the last state"
+        )
     if states == GPT2_STATES - 1:
-        raise UserError(f"{where} has {states} states, GPT-2's tokens without a mask: it is no masked diffusion model "
-                        f"(Duo and autoregressive models look so); {LOADABLE}")
+        raise UserError(
+            f"{where} has {states} states, GPT-2's tokens without a mask: it is no masked diffusion model "
+            f"(Duo and autoregressive models look so); {LOADABLE}"
+        )

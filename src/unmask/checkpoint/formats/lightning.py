@@ -40,6 +40,8 @@ def _averaged(raw: Mapping[str, LazyTensor], ema: Any, path: Path) -> dict[str, 
         if isinstance(value, LazyTensor) and name in raw and value.shape == raw[name].shape:
             averaged[name] = value
     if len(averaged) != len(names) or len(shadow) != len(names):
-        raise UserError(f"{path} has an EMA of {len(shadow)} tensors that does not fit its {len(names)} parameters: "
-                        "load it with weights='raw' (--weights raw)")
+        raise UserError(
+            f"{path} has an EMA of {len(shadow)} tensors that does not fit its {len(names)} parameters: "
+            "load it with weights='raw' (--weights raw)"
+        )
     return averaged | {name: raw[name] for name in (mdlm.ROTARY,) if name in raw}

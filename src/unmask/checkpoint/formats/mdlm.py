@@ -50,8 +50,13 @@ DEFAULT_LENGTH = 1024
 
 # their config.json -> DiTConfig
 CONFIG = {
-    "vocab_size": "vocab_size", "model_length": "length", "hidden_dim": "hidden", "cond_dim": "cond",
-    "n_blocks": "blocks", "n_heads": "heads", "dropout": "dropout",
+    "vocab_size": "vocab_size",
+    "model_length": "length",
+    "hidden_dim": "hidden",
+    "cond_dim": "cond",
+    "n_blocks": "blocks",
+    "n_heads": "heads",
+    "dropout": "dropout",
 }
 
 
@@ -60,8 +65,10 @@ def key_map(blocks: int) -> dict[str, str]:
     keys = list(KEYS.items())
     first = next(n for n, (theirs, _) in enumerate(keys) if "{i}" in theirs)
     last = max(n for n, (theirs, _) in enumerate(keys) if "{i}" in theirs)
-    repeated = [(theirs.format(i=i), ours.format(i=i)) for i in range(blocks) for theirs, ours in keys[first:last + 1]]
-    return dict(keys[:first] + repeated + keys[last + 1:])
+    repeated = [
+        (theirs.format(i=i), ours.format(i=i)) for i in range(blocks) for theirs, ours in keys[first : last + 1]
+    ]
+    return dict(keys[:first] + repeated + keys[last + 1 :])
 
 
 def strip(names: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -81,12 +88,16 @@ def to_ours(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], where: s
     missing, extra = names.keys() - tensors.keys(), tensors.keys() - names.keys() - {ROTARY}
     if missing or extra:
         what = f"lacks {sorted(missing)[0]!r}" if missing else f"has an unknown tensor {sorted(extra)[0]!r}"
-        raise UserError(f"{where} is no whole MDLM checkpoint: it {what} "
-                        f"({len(missing)} tensors missing, {len(extra)} unknown)")
+        raise UserError(
+            f"{where} is no whole MDLM checkpoint: it {what} ({len(missing)} tensors missing, {len(extra)} unknown)"
+        )
     states, hidden = tensors["vocab_embed.embedding"].shape
     check_states(states, where)
     config = DiTConfig(
-        vocab_size=states, hidden=hidden, blocks=blocks, cond=tensors["sigma_map.mlp.0.bias"].shape[0],
+        vocab_size=states,
+        hidden=hidden,
+        blocks=blocks,
+        cond=tensors["sigma_map.mlp.0.bias"].shape[0],
         heads=_heads(hidden, tensors.get(ROTARY), metadata, where),
         length=_number(metadata, ("model_length", "model.length", "length")) or DEFAULT_LENGTH,
         dropout=_dropout(metadata),
@@ -118,8 +129,9 @@ def _heads(hidden: int, inv_freq: Tensor | None, metadata: Mapping[str, Any], wh
     if not torch.allclose(inv_freq.double(), expected, rtol=1e-2):
         raise UserError(f"{where} has rotary frequencies other than base 10000; unmask knows no such model")
     if hidden % head_size or (stated is not None and stated * head_size != hidden):
-        raise UserError(f"{where} contradicts itself: hidden {hidden}, n_heads {stated}, head size {head_size} "
-                        f"from {ROTARY}")
+        raise UserError(
+            f"{where} contradicts itself: hidden {hidden}, n_heads {stated}, head size {head_size} from {ROTARY}"
+        )
     return hidden // head_size
 
 
@@ -140,4 +152,3 @@ def write_folder(folder: Path, config: DiTConfig, weights: Mapping[str, Tensor],
     write_tensors(folder / "model.safetensors", theirs, dtype)
     facts = {name: fields[ours] for name, ours in CONFIG.items()}
     write_json(folder / "config.json", {"model_type": "mdlm", **facts, "time_conditioning": False})
-

@@ -83,7 +83,7 @@ _FRONTIERS = {
         "frontier-path-gap",
         "Path gap R against entropy",
         "R, nats/byte",
-        "R takes the sampler's own entropy off what the judge says, so that turning dull does not help. Lower is better.",
+        "R takes the sampler's own entropy off what the judge says, so that dullness does not help. Lower is better.",
     ),
 }
 

@@ -159,7 +159,8 @@ class Key:
     def swatch(self) -> str:
         """A short line with the marker, 30 x 14."""
         line = f'<line class="l c{self.colour}{" dash" if self.dashed else ""}" x1="1" x2="29" y1="7" y2="7"/>'
-        return f'{line if self.lined else ""}<g class="m c{self.colour}" transform="translate(15,7)">{shape(self.marker)}</g>'
+        dot = f'<g class="m c{self.colour}" transform="translate(15,7)">{shape(self.marker)}</g>'
+        return line + dot if self.lined else dot
 
 
 def sheet(title: str, panels: Sequence[Plot], keys: Sequence[Key], style: str) -> str:
@@ -182,7 +183,8 @@ def sheet(title: str, panels: Sequence[Plot], keys: Sequence[Key], style: str) -
         x += room
     height = y + 30
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}" height="{height:.0f}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}" '
+        f'height="{height:.0f}">'
         f'<style>{style}</style><rect class="sheet" width="100%" height="100%"/>'
         f'<text class="title" x="14" y="26">{escape(title)}</text>{"".join(placed)}</svg>\n'
     )

@@ -88,7 +88,7 @@ def speed_ups(results: Results) -> Table:
         for entry in results.analysis["comparisons"]
     ]
     note = (
-        "Against the undistilled teacher on the same plan, with its temperature lowered to the student's entropy. Gaps are "
+        "Against the undistilled teacher on the same plan, with its temperature set to the student's entropy. Gaps are "
         "log PPL of student less teacher: below 0 is the student's gain. A 95% interval from "
         f"{results.analysis['draws']:,} joint bootstrap draws stands beneath; – means not bracketed."
     )
@@ -122,7 +122,7 @@ def two_by_two(results: Results) -> Table:
                 rows.append([f"{model}\n{block['steps']} steps", *(_corner(mine.get(plan)) for plan in plans)])
     head = ["", *(f"{plan}{' (best)' if plan == found['best_plan'] else ''}" for plan in plans)]
     note = (
-        "Down a column is what distillation gives, along a row what the plan gives. The best plan is the teacher's best, "
+        "Down a column is what distillation gives, along a row what the plan gives. The best plan is the teacher's, "
         "chosen without looking at a student."
     )
     return Table("Two by two: plan and distillation apart", head, rows, note)
@@ -227,7 +227,7 @@ def diversity(results: Results) -> Table:
         rows.append([f"{cell.model}\n{where}".strip(), *values, "; ".join(cell.suspicions) or "–"])
     head = ["", *(label for _, label in columns), "what looks wrong"]
     note = (
-        "Over the whole pool of texts, beside real text of the same size. MI is mutual information less real text's, in "
+        "Over the whole pool of texts, beside real text of the same size. MI is mutual information to real text's, in "
         "nats. A parrot that repeats 16 real passages passes Gen PPL and entropy, and must fail here."
     )
     return Table("Diversity across samples", head, rows, note, wordy=frozenset({len(head) - 1}))
@@ -271,7 +271,8 @@ def speed(results: Results) -> Table:
         rows.append(
             [f"{name}\ncausal, with a cache", *(_rate(cell) if i == 0 else "" for i in range(len(results.steps)))]
         )
-    note = f"Tokens a second over a whole cell on {results.provenance.get('device', 'this machine')}; milliseconds a text beneath."
+    device = results.provenance.get("device", "this machine")
+    note = f"Tokens a second over a whole cell on {device}; milliseconds a text beneath."
     return Table("Speed", ["tokens/s", *(f"{steps} steps" for steps in results.steps)], rows, note)
 
 

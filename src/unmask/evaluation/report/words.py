@@ -30,8 +30,8 @@ def headline(results: Results) -> Headline:
     found = entry["speed_up"]
     teacher = results.analysis["teacher"]
     about = (
-        f"{entry['model']} in {entry['steps']} steps on the plan {entry['plan']} (entropy {entry['entropy']:.3f} nats), "
-        f"against {teacher} on the same plan with its temperature lowered to the same entropy"
+        f"{entry['model']} in {entry['steps']} steps on the plan {entry['plan']} (entropy {entry['entropy']:.3f}), "
+        f"against {teacher} on the same plan with its temperature set to the same entropy"
     )
     if found["value"] is None:
         return Headline(
@@ -169,7 +169,7 @@ def _clock(results: Results) -> list[str]:
         if entry and pair["model"] == entry["model"] and pair["ppl"] is not None and pair["ar_ppl"] is not None:
             there = f"in the time {pair['ar']} takes" if pair["found"] == "=" else f"before {pair['ar']} is done"
             return [
-                f"The causal model {pair['ar']} reads {pair['ar_ppl']:.1f} at entropy {pair['ar_entropy']:.3f}; {there}, "
+                f"The causal {pair['ar']} reads {pair['ar_ppl']:.1f} at entropy {pair['ar_entropy']:.3f}; {there}, "
                 f"{pair['model']} reads {pair['ppl']:.1f} at {pair['entropy']:.3f} (NFE {pair['nfe']:.0f})."
             ]
     return []

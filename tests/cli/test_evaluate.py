@@ -1,0 +1,135 @@
+"""`unmask evaluate` and `unmask report` as a person types them, on tiny networks with random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+
+from unmask.base.streams import stream
+from unmask.checkpoint.io import Checkpoint, save
+from unmask.cli.main import main
+from unmask.data.tokenizer import EOS, Tokenizer
+from unmask.models.dit import DiT
+
+SIZE, LENGTH = 12, 16
+
+
+def _network(tokenizer: Tokenizer, seed: int, causal: bool = False) -> Checkpoint:
+    torch.manual_seed(seed)
+    model = DiT(SIZE + 1, LENGTH, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0, causal=causal).eval()
+    torch.nn.init.normal_(model.head.linear.weight, std=0.5)
+    return Checkpoint(model, tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A folder with a teacher, a student, a causal judge and a text file."""
+    folder = tmp_path_factory.mktemp("place")
+    words = {**{chr(ord("a") + i): i for i in range(SIZE - 1)}, EOS: SIZE - 1}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, EOS))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = Tokenizer.from_json(inner.to_str(), "letters")
+    for seed, name in enumerate(("teacher", "student", "judge")):
+        save(_network(tokenizer, seed, causal=name == "judge"), folder / name)
+    ids = torch.randint(SIZE - 1, (20 * LENGTH,), generator=stream(0, "text")).tolist()
+    (folder / "text.txt").write_text(" ".join(chr(ord("a") + i) for i in ids))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(place, monkeypatch) -> None:
+    monkeypatch.setenv("UNMASK_CACHE", str(place / "cache"))
+    monkeypatch.chdir(place)
+
+
+SMALL = ["--steps", "2", "4", "--plans", "iid", "golden", "--temperatures", "1.0", "0.8"]
+SMALL += ["--control_steps", "4", "--n", "4", "--device", "cpu"]
+MODELS = ["--models", "teacher=teacher", "student=student"]
+
+
+@pytest.fixture(scope="module")
+def evaluated(place) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UNMASK_CACHE", str(place / "cache"))
+        patch.chdir(place)
+        command = ["evaluate", *MODELS, *SMALL, "--judge", "judge", "--data", "text.txt", "--out", "out"]
+        assert main(command) == 0
+    return place / "out"
+
+
+def test_it_leaves_results_report_and_figures(evaluated: Path, capsys) -> None:
+    said = json.loads((evaluated / "results.json").read_text())
+    assert (said["format"], said["version"]) == ("unmask results", 1)
+    assert {cell["model"] for cell in said["cells"]} == {"teacher", "student", "real text"}
+    assert "<!doctype html>" in (evaluated / "report.html").read_text()
+    assert (evaluated / "report.md").is_file()
+    assert {path.name for path in (evaluated / "figures").iterdir()} == {
+        "frontier-gen-ppl.svg", "frontier-path-gap.svg", "against-nfe.svg",
+    }  # fmt: skip
+
+
+def test_json_is_for_programs_and_a_rerun_is_the_same(evaluated: Path, capsys) -> None:
+    command = ["evaluate", *MODELS, *SMALL, "--judge", "judge", "--data", "text.txt", "--out", "out", "--json"]
+    assert main(command) == 0
+    said = json.loads(capsys.readouterr().out)
+    kept = json.loads((evaluated / "results.json").read_text())
+    assert said["analysis"] == kept["analysis"]
+    assert said["judge"]["name"] == "judge"
+
+
+def test_without_a_judge_the_table_says_so(place, capsys) -> None:
+    assert main(["evaluate", *MODELS, *SMALL, "--out", "unjudged"]) == 0
+    said = capsys.readouterr().out
+    assert "No judge was given" in said
+    assert "Gen PPL, entropy" not in said
+    assert "unjudged/report.html" in said
+
+
+def test_report_merges_runs(evaluated: Path, capsys) -> None:
+    other = [*MODELS, "more=student", "--steps", "8", *SMALL[3:], "--judge", "judge", "--data", "text.txt"]
+    assert main(["evaluate", *other, "--out", "other"]) == 0
+    assert main(["report", "out/results.json", "other", "--out", "merged"]) == 0
+    said = json.loads(Path("merged/results.json").read_text())
+    assert {cell["model"] for cell in said["cells"]} == {"teacher", "student", "more", "real text"}
+    assert said["settings"]["steps"] == [2, 4, 8]
+    assert Path("merged/report.html").is_file()
+    assert main(["report", "unjudged-and-missing", "--out", "x"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--models", "teacher"], "NAME=CHECKPOINT"),
+        (["--models", "a=teacher", "a=student"], "two models are named 'a'"),
+        (["--models", "teacher=nowhere/teacher"], "nowhere/teacher"),
+        (["--models", "ar=judge"], "give a masked model"),
+        ([*MODELS, "--plans", "goldn"], "did you mean 'golden'"),
+        ([*MODELS, "--judge", "nowhere/judge"], "smollm2"),
+        ([*MODELS, "--judge", "teacher"], "a judge reads from left to right"),
+        ([*MODELS, "--data", "nowhere.txt"], "nowhere.txt"),
+        ([*MODELS, "--data", "empty.txt"], "empty.txt"),
+        ([*MODELS, "--n", "1"], "at least 2"),
+        ([*MODELS, "--judge", "judge", "--data", "text.txt", "--mauve"], "2048"),
+        ([*MODELS, "--protocol", "mdml"], "did you mean 'mdlm'"),
+        ([], "--models must be given"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(place, capsys, words: list[str], message: str) -> None:
+    (place / "empty.txt").write_text("")
+    assert main(["evaluate", *words, "--steps", "2", "--device", "cpu", "--out", "mistake"]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": "unmask results", "version": 1}'])
+def test_a_damaged_results_file_is_one_line(place, capsys, content: str) -> None:
+    (place / "bad.json").write_text(content)
+    assert main(["report", "bad.json"]) == 2
+    said = capsys.readouterr().err
+    assert "bad.json" in said
+    assert said.count("\n") == 1
