@@ -60,8 +60,12 @@ def test_it_says_what_it_made_and_does_nothing_the_second_time(
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing_behind(
-    arguments: list[str], message: str, text: Path, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+    text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").touch()
@@ -102,7 +106,8 @@ def test_without_permission() -> None:
             assert done.returncode == 0, done.stderr
             errors = [line for line in done.stderr.splitlines() if line.startswith("unmask: ")]
             assert [error.split(": ")[1] for error in errors] == [
-                f"cannot read {name}/secret.txt", f"cannot write {name}/closed/o2",
+                f"cannot read {name}/secret.txt",
+                f"cannot write {name}/closed/o2",
                 f"cannot write {name}/shut/plan.json" if os.getuid() else f"cannot write {name}/shut",
                 f"cannot read {name}/cave",
             ]

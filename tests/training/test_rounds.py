@@ -200,6 +200,8 @@ def test_a_fixed_teacher_does_not_sharpen_twice(teacher):
         ("mcd", {"rounds": 0}, "at least 1 round"),
         ("mcd", {"k": 3}, "k is a setting of sdtt: the method mcd has no use for it"),
         ("elbo", {"tau": 0.9}, "tau is a setting of mcd, sdtt, cd4lm"),
+        ("elbo", {"plan": "stride"}, "made for one number of steps, which elbo does not know"),
+        ("cd4lm", {"plan": "stride"}, "made for one number of steps, which cd4lm does not know"),
         ("mdc", {}, "did you mean 'mcd'?"),
         ("mcd", {"snapshot": "soft"}, "unknown snapshot 'soft'"),
     ],

@@ -9,14 +9,14 @@ from unmask.cli.main import run
 
 
 def demo(*, out: Path = Path("demo")) -> None:
-    """Prepare the sample corpus, train a very small teacher, and watch it write. Under five minutes on two cores.
+    """Prepare the sample corpus, train a very small teacher, watch it write, distil it. Under five minutes on two cores.
 
     Run it again and it goes on where it stopped.
 
     Args:
         out: the folder everything goes into
     """
-    corpus, teacher = str(out / "corpus"), str(out / "teacher")
+    corpus, teacher, student = (str(out / name) for name in ("corpus", "teacher", "student"))
     _title("1. Text to tokens: 17 public-domain books, a byte-level BPE of 1,024 tokens")
     _command("prepare", "sample", "--out", corpus, "--vocab_size", "1024")
     _title("2. A very small teacher, trained from nothing on this machine")
@@ -25,6 +25,8 @@ def demo(*, out: Path = Path("demo")) -> None:
     _title("3. It writes: in 8 steps, then in 64, one token a step")
     for few in ("8", "64"):
         _command("sample", "--model", teacher, "--steps", few, "--watch")
+    _title("4. A short distillation: MCD, three rounds, against the teacher at matched temperatures")
+    _command("distill", "--config", "demo-distill", "--teacher", teacher, "--data", corpus, "--out", student)
     _title("Done")
     _say(f"Everything is in {out}/. Try: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3")
 

@@ -159,11 +159,17 @@ def make_rounds(name: str, teacher: Checkpoint, *, rounds: int = 5, round_steps:
         raise UserError(
             f"{key} is a setting of {users or 'no method'}: the method {name} has no use for it, leave it out"
         )
+    has_gap = "delta" in TAKES[name]
+    if given.get("plan") == "stride" and not has_gap and "plan_steps" not in given:
+        raise UserError(
+            f"the plan stride is made for one number of steps, which {name} does not know: take another plan"
+            + (", or give plan_steps" if "plan_steps" in TAKES[name] else "")
+        )
     kind = METHODS[name]
     usual = kind.curriculum if issubclass(kind, Distillation) else Curriculum(tau_start=1.0, tau_drop=0.0)
     delta = given.pop("delta", usual.delta_start)
-    if "delta" not in TAKES[name]:
-        delta = min(delta, 0.5 ** (rounds + 1))  # it has no gap that could reach 1
+    if not has_gap:
+        delta = min(delta, 0.5 ** (rounds + 1))  # nothing that could reach 1
     tau, drop = given.pop("tau", usual.tau_start), given.pop("tau_drop", usual.tau_drop)
     curriculum, snapshot = Curriculum(rounds, delta, tau, drop), given.pop("snapshot", "raw")
     if issubclass(kind, MDLM):
