@@ -9,7 +9,7 @@ from unmask.cli.main import run
 
 
 def demo(*, out: Path = Path("demo")) -> None:
-    """Prepare the sample corpus, train a very small teacher, watch it write, distil it. Under five minutes on two cores.
+    """Prepare the sample corpus, train a very small teacher, watch it write, distil it: under five minutes on 2 cores.
 
     Run it again and it goes on where it stopped.
 

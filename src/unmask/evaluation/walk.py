@@ -17,7 +17,7 @@ from unmask.evaluation.results import Cell
 from unmask.evaluation.workshop import Workshop
 
 COLDEST, HOTTEST = 0.4, 1.3  # beyond them nobody is a reference any more
-STEP = 0.1
+STEP, NEAR = 0.1, 0.021  # between temperatures of a bracket; a meeting point this near to another is not drawn
 MARGIN = 3.0  # standard errors: a bracket must hold in nearly all resamples
 
 
@@ -63,9 +63,11 @@ class Walk:
         students = [cell for cell in made if (cell.model in names and cell.plan == plan and cell.temperature == hot)]
         made += self._brackets(teacher, plan, control, _path(made, teacher, plan), students + real)
         path = _path(made, teacher, plan)
-        meets = {meeting(path, student) for student in students} - {cell.temperature for cell in path}
-        for temperature in sorted(t for t in meets if t is not None):
-            made += self._row(teacher, plan, control, temperature)
+        drawn = {float(cell.temperature or 0) for cell in path}
+        for temperature in sorted({meeting(path, student) for student in students} - {None}):  # type: ignore[type-var]
+            if temperature is not None and min(abs(temperature - one) for one in drawn) > NEAR:
+                drawn.add(temperature)
+                made += self._row(teacher, plan, control, temperature)
         return made
 
     def _brackets(
