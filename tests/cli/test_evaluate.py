@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,6 +101,20 @@ def test_report_merges_runs(evaluated: Path, capsys) -> None:
     assert said["settings"]["steps"] == [2, 4, 8]
     assert Path("merged/report.html").is_file()
     assert main(["report", "unjudged-and-missing", "--out", "x"]) == 2
+
+
+def test_two_processes_find_the_same(evaluated: Path, place) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "--"]
+    command = ["unmask", "evaluate", *MODELS, *SMALL, "--judge", "judge", "--data", "text.txt", "--out", "two"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "UNMASK_CACHE": str(place / "cache of two")}
+    done = subprocess.run([*launch, *command], cwd=place, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, two = (json.loads((place / name / "results.json").read_text()) for name in ("out", "two"))
+    assert two["provenance"]["processes"] == 2
+    for mine, theirs in zip(one["cells"], two["cells"], strict=True):
+        assert mine["samples"] == theirs["samples"]
+        for name, score in mine["scores"].items():
+            assert score["value"] == pytest.approx(theirs["scores"][name]["value"], rel=1e-5, abs=1e-8), name
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def evaluate(
     with joined(device) as ranks:
         entries, notes = gather(models)
         length = entries[0].checkpoint.model.length
-        control = {2**k for k in range(2, length.bit_length())} if control_steps is None else set(control_steps)
+        control = _doublings(length) if control_steps is None else set(control_steps)
         reader = None if judge is None else load_judge(judge, device=device)
         real = _real(entries[0], data, length, n, split, wrap, seed, notes)
         if mauve and (reader is None or real is None or min(n, len(real.pool)) < LEAST):
@@ -132,6 +132,11 @@ def _check(steps: Sequence[int], plans: Sequence[str], temperatures: Sequence[fl
         raise UserError(f"n must be at least 2, not {n}: an interval needs several texts")
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
+
+
+def _doublings(length: int) -> set[int]:
+    """4, 8, 16, ... and one step a token."""
+    return {2**k for k in range(2, length.bit_length())} | {length}
 
 
 def _real(

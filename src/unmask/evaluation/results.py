@@ -201,6 +201,9 @@ def merge(several: Sequence[Results]) -> Results:
             "these runs were judged by different judges or protocols, whose numbers do not compare: "
             "evaluate them again with one judge and one protocol"
         )
+    if len({(run.settings["length"], run.settings["data"]) for run in several}) > 1:
+        raise UserError("these runs have texts of different lengths or other held-out text, so that their scores do not "
+                        "compare: evaluate them again on the same")  # fmt: skip
     models: dict[str, Json] = {}
     for run in several:
         for name, about in run.models.items():

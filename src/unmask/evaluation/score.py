@@ -71,7 +71,7 @@ class Ratio:
 
 
 def _double(numbers: Any) -> Tensor:
-    return torch.as_tensor(numbers).to("cpu", torch.float64)
+    return torch.as_tensor(numbers, dtype=torch.float64, device="cpu")  # a list alone would become float32 on the way
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class SpeedUp:
         ends = f"[{_end(self.low, '0')}, {_end(self.high, '∞')}]"
         if self.faster:
             return f"{sign}{self.value:.2f}x faster {ends}"
-        return f"no speed-up shown: {sign}{self.value:.2f}x {ends}"
+        return f"no speed-up shown: {ends} around {sign}{self.value:.2f}x"
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "faster": self.faster, "words": str(self)}

@@ -90,7 +90,10 @@ def _figure(figure: Figure) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.head)
+    head = "".join(
+        f"<th{' class=words' if column in table.wordy else ''}>{escape(name)}</th>"
+        for column, name in enumerate(table.head)
+    )
     rows = []
     for i, row in enumerate(table.rows):
         cells = "".join(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 _LIGHT = """--paper:#fbfaf7;--card:#ffffff;--ink:#1d2126;--soft:#5c6470;--rule:#dfdcd3;--faint:#eeebe3;--good:#1a7f4b;
---warn:#a3420f;--c0:#5b6472;--c1:#d1495b;--c2:#2a6fbb;--c3:#2e8b57;--c4:#b8860b;--c5:#7b4fb5;--c6:#0f8b8d;--c7:#c05fa0;
+--c0:#5b6472;--c1:#d1495b;--c2:#2a6fbb;--c3:#2e8b57;--c4:#b8860b;--c5:#7b4fb5;--c6:#0f8b8d;--c7:#c05fa0;
 --c8:#1d2126"""
 _DARK = """--paper:#14171b;--card:#1c2026;--ink:#e8e6e1;--soft:#a2a9b4;--rule:#353b44;--faint:#262b32;--good:#5fd39a;
---warn:#f0a070;--c0:#aab4c3;--c1:#ff7f8f;--c2:#6fb1f5;--c3:#6fd39b;--c4:#e6bd4f;--c5:#bd98f0;--c6:#55cfd0;--c7:#ef9ad0;
+--c0:#aab4c3;--c1:#ff7f8f;--c2:#6fb1f5;--c3:#6fd39b;--c4:#e6bd4f;--c5:#bd98f0;--c6:#55cfd0;--c7:#ef9ad0;
 --c8:#f2efe8"""
 COLOURS = 8  # models that have a colour of their own; the one after them is ink
 INK = 8
@@ -16,7 +16,7 @@ _PLOT = (
     "text.title{font-size:12.5px;font-weight:650;fill:var(--ink)}"
     ".grid{stroke:var(--faint)}.axis{stroke:var(--rule)}.rule{stroke:var(--soft);stroke-dasharray:2 3}"
     ".l{fill:none;stroke-width:1.7;stroke-linejoin:round}.dash{stroke-dasharray:5 3}.e{stroke-width:1.2;opacity:.55}"
-    ".m{stroke:var(--card);stroke-width:1}.m .open{fill:none;stroke-width:2.2}.strong{transform-box:fill-box}"
+    ".m{stroke:var(--card);stroke-width:1}.m .open{fill:none;stroke-width:2.2}"
     + "".join(
         f".l.c{i},.e.c{i},.m.c{i} .open{{stroke:var(--c{i})}}.m.c{i}{{fill:var(--c{i})}}" for i in range(COLOURS + 1)
     )
@@ -55,9 +55,11 @@ p{margin:.4rem 0 .8rem;max-width:74ch}.sub,.note{color:var(--soft);font-size:.9r
 .wide{overflow-x:auto;background:var(--card);border:1px solid var(--rule);border-radius:10px;margin:.6rem 0}
 table{border-collapse:collapse;width:100%;font-size:.88rem;font-variant-numeric:tabular-nums}
 th,td{padding:7px 11px;text-align:right;white-space:nowrap;border-top:1px solid var(--faint);vertical-align:top}
-thead th{border-top:0;color:var(--soft);font-weight:600}th:first-child,td:first-child{text-align:left}
-td.words{white-space:normal;min-width:16rem;text-align:left}td small{display:block;color:var(--soft);font-size:.82em}
-tr.control td{color:var(--soft)}td.best{font-weight:700}
+thead th{border-top:0;color:var(--soft);font-weight:600}
+th:first-child,td:first-child{text-align:left;position:sticky;left:0;
+background:var(--card)}
+.words{white-space:normal;min-width:12rem;text-align:left}td small{display:block;color:var(--soft);font-size:.82em}
+tr.control td{color:var(--soft)}
 .samples{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,290px),1fr));gap:12px}
 .sample{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:12px 14px;min-width:0}
 .sample h3{margin:0 0 .3rem;font-size:.9rem}
@@ -66,6 +68,6 @@ white-space:pre-line;margin:.3rem 0 .7rem}
 details{margin:.6rem 0}summary{cursor:pointer;color:var(--soft)}
 pre{overflow:auto;max-height:24rem;background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:12px;
 font-size:.78rem}
-.caught{color:var(--warn)}
+@media(max-width:520px){th,td{padding:6px 7px}}
 """
 )

@@ -93,10 +93,10 @@ class Plot:
             f'<line class="e c{colour}" x1="{left:.1f}" x2="{left:.1f}" y1="{bottom:.1f}" y2="{top:.1f}"/>'
         )
 
-    def point(self, x: float, y: float, colour: int, marker: str, says: str, strong: bool = False) -> None:
+    def point(self, x: float, y: float, colour: int, marker: str, says: str) -> None:
         left, top = self.at(x, y)
         self._parts.append(
-            f'<g class="m c{colour}{" strong" if strong else ""}" transform="translate({left:.1f},{top:.1f})">'
+            f'<g class="m c{colour}" transform="translate({left:.1f},{top:.1f})">'
             f"{shape(marker)}<title>{escape(says)}</title></g>"
         )
 

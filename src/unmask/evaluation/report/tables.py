@@ -78,26 +78,22 @@ def speed_ups(results: Results) -> Table:
     """Speed-up at matched entropy and the two gaps, always against the teacher on the same plan."""
     rows = [
         [
-            f"{entry['model']}\n{entry['plan']}",
-            f"{entry['steps']}\nNFE {entry['nfe']:.1f}",
-            _entropy(entry["entropy"]),
+            f"{entry['model']}\n{entry['plan']}, {entry['steps']} steps\nNFE {entry['nfe']:.1f}",
+            entry["speed_up"]["words"],
             interval(entry["gap"], signed=True),
             interval(entry["gap_at_real"], signed=True),
-            entry["speed_up"]["words"],
+            f"{entry['entropy']:.3f}",
         ]
         for entry in results.analysis["comparisons"]
     ]
     note = (
         "Against the undistilled teacher on the same plan, with its temperature set to the student's entropy. Gaps are "
         "log PPL of student less teacher: below 0 is the student's gain. A 95% interval from "
-        f"{results.analysis['draws']:,} joint bootstrap draws stands beneath; – means not bracketed."
+        f"{results.analysis['draws']:,} joint bootstrap draws stands beneath; – means not bracketed. By chance "
+        "alone, one comparison in forty is credited."
     )
-    head = ["student", "steps", "entropy", "gap at equal NFE and entropy", "gap at real text's entropy", "speed-up"]
-    return Table("Speed-up at matched entropy", head, rows, note, wordy=frozenset({5}))
-
-
-def _entropy(nats: float) -> str:
-    return f"{nats:.3f}"
+    head = ["student", "speed-up", "gap at equal NFE, entropy", "gap at real text's entropy", "entropy"]
+    return Table("Speed-up at matched entropy", head, rows, note, wordy=frozenset({1}))
 
 
 def interval(said: dict[str, Any] | None, signed: bool = False, digits: int = 3) -> str:
@@ -227,8 +223,8 @@ def diversity(results: Results) -> Table:
         rows.append([f"{cell.model}\n{where}".strip(), *values, "; ".join(cell.suspicions) or "–"])
     head = ["", *(label for _, label in columns), "what looks wrong"]
     note = (
-        "Over the whole pool of texts, beside real text of the same size. MI is mutual information to real text's, in "
-        "nats. A parrot that repeats 16 real passages passes Gen PPL and entropy, and must fail here."
+        "Over the whole pool of texts, beside real text of the same size. MI is mutual information, less that of "
+        "real text, in nats. A parrot that repeats 16 real passages passes Gen PPL and entropy, and must fail here."
     )
     return Table("Diversity across samples", head, rows, note, wordy=frozenset({len(head) - 1}))
 

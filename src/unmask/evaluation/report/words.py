@@ -147,18 +147,22 @@ def _real(results: Results) -> list[str]:
 
 
 def _diversity(results: Results) -> list[str]:
+    """One sentence a model, with the first of its cells that looks wrong; and whether the parrot was caught."""
     said = []
-    for cell in results.cells:
-        role = results.models[cell.model]["role"]
-        if role == "parrot":
-            caught = (
-                "is caught by the scores across samples" if cell.suspicions else "is NOT caught: too few texts to tell"
-            )
+    for name, about in results.models.items():
+        cells = results.where(model=name)
+        if about["role"] in ("teacher", "student", "elbo"):
+            cells = [cell for cell in cells if cell.temperature == results.temperature and cell.steps in results.steps]
+        wrong = [cell for cell in cells if cell.suspicions]
+        if about["role"] == "parrot":
+            caught = "is caught by the scores across samples" if wrong else "is NOT caught: too few texts to tell"
+            said.append(f"The parrot only repeats a few real passages: it passes Gen PPL and entropy, and {caught}.")
+        elif wrong:
+            first = f"{wrong[0].plan}, {wrong[0].steps} steps" if wrong[0].steps else f"T = {wrong[0].temperature}"
             said.append(
-                f"The parrot, which only repeats a few real passages, passes Gen PPL and entropy, and {caught}."
+                f"{name} looks wrong across samples in {len(wrong)} of {len(cells)} cells, first in ({first}): "
+                f"{'; '.join(wrong[0].suspicions)}."
             )
-        elif cell.suspicions and role in ("student", "elbo") and cell.temperature == results.temperature:
-            said.append(f"{cell.model} ({cell.plan}, {cell.steps} steps) looks wrong: {'; '.join(cell.suspicions)}.")
     return said
 
 
