@@ -18,6 +18,7 @@ from unmask.evaluation import workshop
 from unmask.evaluation.causal import Cached, sample_causal
 from unmask.evaluation.evaluate import PARROT, REAL, evaluate
 from unmask.evaluation.results import Results, merge, read_results, write_results
+from unmask.evaluation.score import Score
 from unmask.models.denoiser import log_probs
 from unmask.models.dit import DiT
 
@@ -155,6 +156,24 @@ def test_without_a_judge_it_says_so(scene) -> None:
     assert results.analysis["headline"] is None
 
 
+def test_mauve_compares_drawn_with_real_features(scene, monkeypatch) -> None:
+    """At the headline's temperature only; the score itself has tests of its own."""
+    models, data, tokenizer = scene
+    seen = []
+
+    def mauve(drawn_ND, real_ND, **_: object) -> Score:
+        seen.append((drawn_ND.shape, real_ND.shape))
+        return Score(0.5, len(drawn_ND), 0.4, 0.6, 0.05, "MAUVE")
+
+    monkeypatch.setattr("unmask.evaluation.measure.mauve", mauve)
+    monkeypatch.setattr("unmask.evaluation.evaluate.LEAST", 4)
+    judge = network(tokenizer, 3, causal=True)
+    options = {**OPTIONS, "plans": ["golden"], "n": 4}
+    results = evaluate({"teacher": models["teacher"]}, [4], judge=judge, data=data, mauve=True, **options)
+    assert {cell.temperature for cell in results.cells if "mauve" in cell.scores} == {1.0, None}
+    assert set(seen) == {((4, 16), (4, 16))}
+
+
 def test_the_control_is_found_in_the_students_provenance(scene, tmp_path) -> None:
     models, _, tokenizer = scene
     save(models["teacher"], tmp_path / "teacher")
@@ -181,6 +200,9 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
     other = dataclasses.replace(read, judge={**read.judge, "id": "another"})
     with pytest.raises(UserError, match="different judges"):
         merge([read, other])
+    longer = dataclasses.replace(read, settings={**read.settings, "length": 2 * LENGTH})
+    with pytest.raises(UserError, match="different lengths"):
+        merge([read, longer])
     strange = {**read.models, "student": {**read.models["student"], "sha256": "0"}}
     with pytest.raises(UserError, match="different models by 'student'"):
         merge([read, dataclasses.replace(read, models=strange)])

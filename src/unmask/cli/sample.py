@@ -72,7 +72,8 @@ def sample(
 ) -> None:
     """Write text, from nothing, from a prompt, or around words that stand: unmask sample "Once upon a ____ there ____"
 
-    Many processes: `torchrun --nproc_per_node 8 -m unmask sample ...`; the samples are the same.
+    Many processes: `torchrun --nproc_per_node 8 -m -- unmask sample ...` gives the same samples (without the --, torchrun
+    takes --n for its own).
 
     Args:
         pattern: text with blanks to fill: one underscore a token, at least three together

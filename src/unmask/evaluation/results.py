@@ -202,8 +202,10 @@ def merge(several: Sequence[Results]) -> Results:
             "evaluate them again with one judge and one protocol"
         )
     if len({(run.settings["length"], run.settings["data"]) for run in several}) > 1:
-        raise UserError("these runs have texts of different lengths or other held-out text, so that their scores do not "
-                        "compare: evaluate them again on the same")  # fmt: skip
+        raise UserError(
+            "these runs have texts of different lengths or other held-out text, and do not compare: evaluate again "
+            "on the same"
+        )
     models: dict[str, Json] = {}
     for run in several:
         for name, about in run.models.items():
