@@ -9,14 +9,15 @@ from unmask.cli.main import run
 
 
 def demo(*, out: Path = Path("demo")) -> None:
-    """Prepare the sample corpus, train a very small teacher, watch it write, distil it: under five minutes on 2 cores.
+    """Prepare the sample corpus, train a very small teacher, watch it write, distil it, judge both. Under five minutes.
 
     Run it again and it goes on where it stopped.
 
     Args:
         out: the folder everything goes into
     """
-    corpus, teacher, student = (str(out / name) for name in ("corpus", "teacher", "student"))
+    names = ("corpus", "teacher", "student", "judge", "report")
+    corpus, teacher, student, judge, report = (str(out / name) for name in names)
     _title("1. Text to tokens: 17 public-domain books, a byte-level BPE of 1,024 tokens")
     _command("prepare", "sample", "--out", corpus, "--vocab_size", "1024")
     _title("2. A very small teacher, trained from nothing on this machine")
@@ -27,8 +28,17 @@ def demo(*, out: Path = Path("demo")) -> None:
         _command("sample", "--model", teacher, "--steps", few, "--watch")
     _title("4. A short distillation: MCD, three rounds, against the teacher at matched temperatures")
     _command("distill", "--config", "demo-distill", "--teacher", teacher, "--data", corpus, "--out", student)
+    _title("5. A small judge, and the report: both models at equal steps and equal entropy")
+    _command(
+        "train", "--config", "demo-teacher", "--objective", "ar", "--data", corpus, "--out", judge, "--steps", "400"
+    )
+    _command(
+        "evaluate", "--models", f"teacher={teacher}", f"student={student}", "--steps", "8", "--temperatures", "1.0", "0.9",
+        "0.8", "--control_steps", "4", "8", "16", "--n", "32", "--judge", judge, "--data", corpus, "--out", report,
+    )  # fmt: skip
     _title("Done")
-    _say(f"Everything is in {out}/. Try: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3")
+    _say(f"Try: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3")
+    _say(f"The report: {(out / 'report' / 'report.html').resolve()}")
 
 
 def _say(text: str) -> None:
