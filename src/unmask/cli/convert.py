@@ -7,7 +7,10 @@ from typing import Literal
 
 
 def convert(
-    source: str, target: Path, /, *,
+    source: str,
+    target: Path,
+    /,
+    *,
     format: Literal["unmask", "mdlm"] = "unmask",
     weights: Literal["ema", "raw"] = "ema",
     revision: str | None = None,
@@ -32,7 +35,13 @@ def convert(
 
     stored = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
     checkpoint = library.convert(
-        source, target, format=format, weights=weights, revision=revision, dtype=stored, overwrite=overwrite,
+        source,
+        target,
+        format=format,
+        weights=weights,
+        revision=revision,
+        dtype=stored,
+        overwrite=overwrite,
     )
     count = sum(parameter.numel() for parameter in dit_of(checkpoint).parameters())
     print(f"{target}: {count:,} parameters in {format} format")

@@ -24,18 +24,17 @@ def demo(*, out: Path = Path("demo")) -> None:
     _command("train", "--config", "demo-teacher", "--data", corpus, "--out", teacher)
     _show_learning(Path(teacher))
     _title("3. It writes: in 8 steps, then in 64, one token a step")
-    for few in ("8", "64"):
-        _command("sample", "--model", teacher, "--steps", few, "--watch")
+    for steps in ("8", "64"):
+        _command("sample", "--model", teacher, "--steps", steps, "--watch")
     _title("4. A short distillation: MCD, three rounds, against the teacher at matched temperatures")
     _command("distill", "--config", "demo-distill", "--teacher", teacher, "--data", corpus, "--out", student)
     _title("5. A small judge, and the report: both models at equal steps and equal entropy")
     _command(
         "train", "--config", "demo-teacher", "--objective", "ar", "--data", corpus, "--out", judge, "--steps", "400"
     )
-    _command(
-        "evaluate", "--models", f"teacher={teacher}", f"student={student}", "--steps", "8", "--temperatures", "1.0", "0.9",
-        "0.8", "--control_steps", "4", "8", "16", "--n", "32", "--judge", judge, "--data", corpus, "--out", report,
-    )  # fmt: skip
+    models = (f"teacher={teacher}", f"student={student}")
+    few = ("--steps", "8", "--temperatures", "1.0", "0.9", "0.8", "--control_steps", "4", "8", "16", "--n", "32")
+    _command("evaluate", "--models", *models, *few, "--judge", judge, "--data", corpus, "--out", report)
     _title("Done")
     _say(f"Try: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3")
     _say(f"The report: {(out / 'report' / 'report.html').resolve()}")

@@ -82,7 +82,10 @@ def draw_noise(K: int, seed: int, draws: range) -> tuple[Tensor, Tensor]:
 
 
 def simulate(
-    duality: GaussianDuality, gammas: Sequence[float], draws: int, seed: int,
+    duality: GaussianDuality,
+    gammas: Sequence[float],
+    draws: int,
+    seed: int,
     advance: Callable[[int], object] = lambda count: None,
 ) -> Simulation:
     """Every gamma on the same draws: project the latent w in K dimensions, and compare u with gamma."""
@@ -115,9 +118,14 @@ def _outcome(gamma: float, projected_N: Tensor, scalar_N: Tensor, u_N: Tensor) -
     deviation = int(projected_N.sum()) / N - gamma
     standard_error = math.sqrt(gamma * (1 - gamma) / N)
     return Outcome(
-        gamma=gamma, survived=int(projected_N.sum()), survived_scalar=int(scalar_N.sum()),
-        disagreements=int((projected_N != scalar_N).sum()), deviation=deviation, standard_error=standard_error,
-        z=deviation / standard_error, nearest_tie=float((u_N - gamma).abs().min()),
+        gamma=gamma,
+        survived=int(projected_N.sum()),
+        survived_scalar=int(scalar_N.sum()),
+        disagreements=int((projected_N != scalar_N).sum()),
+        deviation=deviation,
+        standard_error=standard_error,
+        z=deviation / standard_error,
+        nearest_tie=float((u_N - gamma).abs().min()),
     )
 
 
@@ -167,7 +175,10 @@ def duality(
     if figure is not None:
         draw_figure(figure, law, through_time, simulation.u_N, seed)
     report: dict[str, Any] = {
-        "states": states, "schedule": schedule, "draws": draws, "seed": seed,
+        "states": states,
+        "schedule": schedule,
+        "draws": draws,
+        "seed": seed,
         "calibration": [asdict(row) for row in table],
         "simulation": [asdict(outcome) for outcome in simulation.outcomes],
         "disagreements": sum(outcome.disagreements for outcome in simulation.outcomes),
@@ -202,16 +213,25 @@ def _print_tables(table: list[Row], outcomes: list[Outcome], report: dict[str, A
     calibration.add_column("")
     for row in table:
         calibration.add_row(
-            "-" if row.t is None else f"{row.t:.4g}", f"{row.gamma:.6g}", f"{row.ratio:+.6f}", f"{row.alpha:+.6f}",
-            f"{row.sigma:.6f}", "below 1/K: α̃ < 0" if row.below_one_over_K else "",
+            "-" if row.t is None else f"{row.t:.4g}",
+            f"{row.gamma:.6g}",
+            f"{row.ratio:+.6f}",
+            f"{row.alpha:+.6f}",
+            f"{row.sigma:.6f}",
+            "below 1/K: α̃ < 0" if row.below_one_over_K else "",
         )
     both = Table(title=f"The full latent and the scalar rule on the same {report['draws']:,} draws")
     for name in ("γ", "survived", "u < γ", "differ", "share - γ", "std. error", "z"):
         both.add_column(name, justify="right")
     for outcome in outcomes:
         both.add_row(
-            f"{outcome.gamma:.6g}", f"{outcome.survived:,}", f"{outcome.survived_scalar:,}", f"{outcome.disagreements}",
-            f"{outcome.deviation:+.5f}", f"{outcome.standard_error:.5f}", f"{outcome.z:+.2f}",
+            f"{outcome.gamma:.6g}",
+            f"{outcome.survived:,}",
+            f"{outcome.survived_scalar:,}",
+            f"{outcome.disagreements}",
+            f"{outcome.deviation:+.5f}",
+            f"{outcome.standard_error:.5f}",
+            f"{outcome.z:+.2f}",
         )
     console.print(calibration, both)
     if report["disagreements"]:

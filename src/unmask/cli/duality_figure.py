@@ -33,8 +33,14 @@ REGIONS = {
     "distil": (ORANGE, "distillation: neither sees it"),
 }
 STYLE = {
-    "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left",
-    "axes.titlesize": 11, "axes.titleweight": "bold", "text.color": INK, "legend.frameon": False,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "text.color": INK,
+    "legend.frameon": False,
 }
 
 
@@ -87,7 +93,11 @@ def draw_figure(path: Path, duality: GaussianDuality, schedule: Schedule, u_N: T
         _draw_sentence(bottom.subplots(), scene)
         figure.suptitle(
             f"Masking is the shadow of a Gaussian: one fixed noise in K = {duality.K:,} dimensions per token "
-            f"({schedule.name.replace('_', '-')} schedule, seed {seed})", x=0.01, ha="left", fontsize=13, weight="bold",
+            f"({schedule.name.replace('_', '-')} schedule, seed {seed})",
+            x=0.01,
+            ha="left",
+            fontsize=13,
+            weight="bold",
         )
         buffer = io.BytesIO()
         figure.savefig(buffer, format=path.suffix.lower()[1:], dpi=100)
@@ -225,5 +235,13 @@ def _draw_view(axes: Any, y: float, label: str, seen_L: Tensor) -> None:
         face, edge, ink = ("#dcecf6", BLUE, "#004b78") if seen else ("#f0f0f0", "#c4c4c4", FADED)
         shape = "round,pad=0,rounding_size=0.03"
         axes.add_patch(FancyBboxPatch((i - 0.4, y - 0.08), 0.8, 0.16, boxstyle=shape, fc=face, ec=edge, lw=0.9))
-        axes.text(i, y, word if seen else "[M]", ha="center", va="center", fontsize=9, color=ink,
-                  weight="bold" if seen else "normal")
+        axes.text(
+            i,
+            y,
+            word if seen else "[M]",
+            ha="center",
+            va="center",
+            fontsize=9,
+            color=ink,
+            weight="bold" if seen else "normal",
+        )
