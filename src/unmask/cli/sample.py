@@ -72,7 +72,7 @@ def sample(
 ) -> None:
     """Write text, from nothing, from a prompt, or around words that stand: unmask sample "Once upon a ____ there ____"
 
-    Many processes: `torchrun --nproc_per_node 8 -m -- unmask sample ...` gives the same samples (without the -- torchrun
+    Many processes: `torchrun --nproc_per_node 8 -m -- unmask sample ...` gives the same samples (without -- torchrun
     takes --n for its own).
 
     Args:
