@@ -63,6 +63,7 @@ def test_a_causal_judge(capsys, corpora, tmp_path):
         (["--data", "CORPUS", "--device", "gpu"], "did you mean 'cpu'?"),
         (["--data", "CORPUS", "--objective", "ar", "--plan", "golden"], "--objective ar has none"),
         (["--data", "CORPUS", "--parallel", "fsdp"], "torchrun"),
+        (["--data", "CORPUS", "--precision", "bf16", "--device", "cpu"], "bf16 is for GPUs"),
         (["--data", "CORPUS", "--batch", "0"], "batch must be at least 1"),
     ],
 )

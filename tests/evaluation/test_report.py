@@ -59,7 +59,7 @@ def _cell(
 
 
 def _teacher(plan: str, steps: float, temperature: float) -> tuple[float, float]:
-    """(entropy, log PPL) near what FINDINGS measured for a 33M teacher; spread plans lose less at few steps."""
+    """(entropy, log PPL) near what a 33M teacher gave; spread plans lose less at few steps."""
     entropy = 4.84 + 0.25 / steps - 1.9 * (1 - temperature) - 0.4 * (1 - temperature) ** 2
     error = (2.2 if plan == "iid" else 0.7) * steps**-0.75
     return entropy, 5.2 + error + 3.2 * (entropy - 4.84) + 0.9 * (entropy - 4.84) ** 2

@@ -62,6 +62,8 @@ def check_fit(trainer: Trainer, model: DiT, objective: Objective, data: Loader, 
             "the objective AR and a causal model belong together: use AR with DiT(causal=True), and any "
             "other objective with DiT(causal=False)"
         )
+    if trainer.precision == "bf16" and ranks.device.type == "cpu":
+        raise UserError("bf16 is for GPUs: on the CPU take precision fp32")
     if trainer.parallel == "fsdp" and not ranks.grouped:
         raise UserError("--parallel fsdp spreads a model over processes: start them with torchrun, or leave it out")
     if trainer.batch % ranks.world:
