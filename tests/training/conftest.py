@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,3 +51,17 @@ def trainer(tmp_path: Path) -> Callable[..., Trainer]:
         return Trainer(**{**usual, **changes})
 
     return make
+
+
+@pytest.fixture
+def killed_script(monkeypatch):
+    """Loads one of the scripts that kill themselves, for its `fit` and its moments."""
+
+    def load(path):
+        monkeypatch.syspath_prepend(str(path.parent))
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        script = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(script)
+        return script
+
+    return load

@@ -5,18 +5,16 @@ that they lie inside rounds and a resumed round needs its teacher back. Usage: k
 """
 
 import os
-import signal
-import sys
 from pathlib import Path
 
 import torch
+from killing import at_update, die, small_trainer, walk
 
 from unmask.base import files
 from unmask.checkpoint.io import Checkpoint
 from unmask.models.dit import DiT
 from unmask.process.times import Curriculum
 from unmask.training import loop
-from unmask.training.engine import Trainer
 from unmask.training.guard import Guard
 from unmask.training.rounds import MCD, Rounds
 
@@ -32,38 +30,8 @@ def fit(corpus: str, out: str) -> None:
     student = DiT.from_config(teacher.config)
     student.load_state_dict(teacher.state_dict())
     curriculum = Curriculum(3, delta_start=0.1, tau_start=0.9, tau_drop=0.1)
-    trainer = Trainer(
-        steps=STEPS,
-        batch=8,
-        micro_batch=4,
-        lr=1e-2,
-        warmup=2,
-        eval_every=4,
-        eval_batches=1,
-        save_every=3,
-        log_every=2,
-        keep=1,
-        tensorboard=False,
-        progress=False,
-        device="cpu",
-        out=Path(out),
-    )
+    trainer = small_trainer(out, steps=STEPS, eval_every=4)
     trainer.fit(student, Rounds(MCD(Checkpoint(teacher)), curriculum, ROUND), corpus, guard=Guard())
-
-
-def die(*_: object, **__: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def at_update(number: int) -> None:
-    """Die in the optimiser step of this number, counted from the session's start."""
-    update, seen = torch.optim.AdamW.step, []
-
-    def step(self, *rest):
-        seen.append(1)
-        return die() if len(seen) == number else update(self, *rest)
-
-    torch.optim.AdamW.step = step
 
 
 def inside_round_1() -> None:
@@ -129,15 +97,4 @@ MOMENTS = (
 )
 
 if __name__ == "__main__":
-    corpus, out = sys.argv[1:]
-    torch.optim.AdamW([torch.zeros(1)])  # loads what every session needs, once
-    for moment in (*MOMENTS, None):
-        child = os.fork()
-        if child == 0:
-            if moment:
-                moment()
-            fit(corpus, out)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
-        print(moment.__name__ if moment else "to the end", how, flush=True)
+    walk(fit, MOMENTS)

@@ -6,18 +6,15 @@ no `finally` and no cleanup. Usage: killed_run.py CORPUS FOLDER
 
 import os
 import shutil
-import signal
-import sys
-from pathlib import Path
 
 import torch
+from killing import at_update, die, small_trainer, walk
 
 from unmask.base import files
 from unmask.models.dit import DiT
 from unmask.objectives.mdlm import MDLM
 from unmask.parallel import state as sharded
 from unmask.training import state as folder
-from unmask.training.engine import Trainer
 from unmask.training.metrics import MetricsLog
 
 
@@ -25,37 +22,8 @@ def fit(corpus: str, out: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.1)
-    trainer = Trainer(
-        steps=20,
-        batch=8,
-        micro_batch=4,
-        lr=1e-2,
-        warmup=2,
-        eval_every=5,
-        eval_batches=1,
-        save_every=3,
-        log_every=2,
-        keep=1,
-        tensorboard=False,
-        progress=False,
-        device="cpu",
-        out=Path(out),
-    )
+    trainer = small_trainer(out, steps=20, eval_every=5)
     trainer.fit(model, MDLM(), corpus)
-
-
-def die(*_: object, **__: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def at_update(number: int) -> None:
-    update, seen = torch.optim.AdamW.step, []
-
-    def step(self, *rest):
-        seen.append(1)
-        return die() if len(seen) == number else update(self, *rest)
-
-    torch.optim.AdamW.step = step
 
 
 def before_the_first_state() -> None:
@@ -134,15 +102,4 @@ MOMENTS = (
 )
 
 if __name__ == "__main__":
-    corpus, out = sys.argv[1:]
-    torch.optim.AdamW([torch.zeros(1)])  # loads what every session needs, once
-    for moment in (*MOMENTS, None):
-        child = os.fork()
-        if child == 0:
-            if moment:
-                moment()
-            fit(corpus, out)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
-        print(moment.__name__ if moment else "to the end", how, flush=True)
+    walk(fit, MOMENTS)

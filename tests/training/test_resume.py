@@ -8,10 +8,6 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from unmask.models.dit import DiT
-from unmask.objectives.mdlm import MDLM
-from unmask.training.engine import Trainer
-
 SCRIPT = Path(__file__).with_name("killed_run.py")
 TIMINGS = ("tokens_per_s", "mfu", "seconds")
 
@@ -21,7 +17,7 @@ def told(run: Path) -> list[dict]:
     return [{key: value for key, value in record.items() if key not in TIMINGS} for record in records]
 
 
-def test_kills_leave_no_trace(corpus, tmp_path):
+def test_kills_leave_no_trace(corpus, tmp_path, killed_script):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     found = subprocess.run([sys.executable, str(SCRIPT), str(corpus), str(killed)], capture_output=True, text=True)
     sessions = found.stdout.splitlines()
@@ -29,25 +25,7 @@ def test_kills_leave_no_trace(corpus, tmp_path):
     assert [line.split(" ", 1)[1] for line in sessions[:-1]] == ["signal 9"] * 9, sessions
     assert sessions[-1] == "to the end exit 0", found.stderr
 
-    torch.manual_seed(0)
-    model = DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.1)
-    trainer = Trainer(
-        steps=20,
-        batch=8,
-        micro_batch=4,
-        lr=1e-2,
-        warmup=2,
-        eval_every=5,
-        eval_batches=1,
-        save_every=3,
-        log_every=2,
-        keep=1,
-        tensorboard=False,
-        progress=False,
-        device="cpu",
-        out=whole,
-    )
-    trainer.fit(model, MDLM(), corpus)
+    killed_script(SCRIPT).fit(str(corpus), str(whole))
     for name in ("model.safetensors", "raw.safetensors"):  # averaged weights, raw weights
         ours, theirs = load_file(killed / "checkpoint" / name), load_file(whole / "checkpoint" / name)
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)

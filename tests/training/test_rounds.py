@@ -1,6 +1,5 @@
 """Rounds in the one training loop: what the teacher is and when, what is kept, and that no interruption shows."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -113,10 +112,8 @@ def test_optimiser_warm_up_and_average_go_on_over_rounds(teacher, trainer, corpu
     )
 
 
-def test_kills_between_and_inside_rounds_leave_no_trace(corpus, tmp_path):
-    spec = importlib.util.spec_from_file_location("killed_distillation", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+def test_kills_between_and_inside_rounds_leave_no_trace(corpus, tmp_path, killed_script):
+    script = killed_script(SCRIPT)
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     found = subprocess.run([sys.executable, str(SCRIPT), str(corpus), str(killed)], capture_output=True, text=True)
     sessions = found.stdout.splitlines()

@@ -21,13 +21,14 @@ from unmask.base import provenance
 from unmask.base.errors import UserError
 from unmask.bench.timing import Timing, matmul_rate, measure
 from unmask.checkpoint.io import Checkpoint, load
-from unmask.models.dit import DiT, DiTConfig
+from unmask.models.dit import DiT
 from unmask.parallel.ranks import pick_device
 from unmask.process.schedule import LogLinear
 from unmask.sampling.ancestral import ancestral
 from unmask.sampling.body import Body, prepare
 from unmask.sampling.grids import make_grid
 from unmask.sampling.sample import start_run
+from unmask.training.speed import body_flops, head_flops
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,6 @@ def random_model(preset: str) -> DiT:
     return model
 
 
-def body_flops(config: DiTConfig, length: int) -> float:
-    """Multiply-adds (two each) of the body for one sequence: the matrices and attention."""
-    D = config.hidden
-    return length * config.blocks * (24 * D * D + 4 * length * D)
-
-
 class _Published:
     """The body and head as published: eager, under bf16 autocast on a GPU."""
 
@@ -149,7 +144,7 @@ def _measure(
     half_BL = torch.where(torch.rand(B, L, device=place) < 0.5, torch.randint_like(masked_BL, model.mask_id), masked_BL)
 
     def line(name: str, timing: Timing, N: int | None, forwards: float, head_positions: float) -> Line:
-        flops = forwards * B * body_flops(config, L) + head_positions * 2 * config.hidden * config.vocab_size
+        flops = forwards * B * L * body_flops(config, L) + head_positions * head_flops(config)
         per_step = timing.seconds / forwards / B
         floor = alone.seconds / B
         return Line(

@@ -13,6 +13,8 @@ from functools import lru_cache
 
 import torch
 
+from unmask.training.speed import wait
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -21,14 +23,6 @@ class Timing:
     seconds: float
     spread: float
     peak_bytes: int | None  # None where the device does not tell
-
-
-def wait(device: torch.device) -> None:
-    """Until everything queued on the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 def measure(work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 1) -> Timing:

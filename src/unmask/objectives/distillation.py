@@ -11,6 +11,7 @@ C of them in a piece, D features, W columns of logits.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, TypeVar
@@ -34,7 +35,7 @@ Source = Checkpoint | Denoiser | Teacher
 
 
 @dataclass(frozen=True, eq=False)
-class Distillation:
+class Distillation(ABC):
     """The settings that all methods share.
 
     Args:
@@ -65,9 +66,9 @@ class Distillation:
         object.__setattr__(self, "teacher", teacher)
         object.__setattr__(self, "schedule", self.schedule or teacher.schedule)
 
+    @abstractmethod
     def at(self: Self, round: int, curriculum: Curriculum, teacher: Source) -> Self:
         """The same method in another round (the first is 1), with the student so far as its teacher."""
-        raise NotImplementedError
 
     def compile(self) -> None:
         """Compile what belongs to the method: the teacher's body, and the loss of a piece of logits."""

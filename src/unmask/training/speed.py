@@ -31,17 +31,18 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
 
     def once() -> float:
-        _wait(device)
+        wait(device)
         start = time.perf_counter()
         a @ b
-        _wait(device)
+        wait(device)
         return time.perf_counter() - start
 
     once()  # the first call also loads kernels
     return 2.0 * size**3 / min(once() for _ in range(5))
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until everything queued on the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
