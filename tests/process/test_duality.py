@@ -71,6 +71,8 @@ def test_calibration_keeps_the_variance_and_the_marginal() -> None:
     assert torch.allclose(duality.cdf(calibration.alpha / calibration.sigma), gamma, rtol=1e-12, atol=0)
     assert bool((calibration.sigma > 0).all())
     assert calibration.alpha[0] < -0.5
+    alpha, sigma = calibration
+    assert torch.equal(alpha / sigma, calibration.alpha / calibration.sigma)
     assert float(duality.calibrate(1 / 50258).alpha) == pytest.approx(0, abs=1e-12)
 
 

@@ -15,7 +15,7 @@ every accelerator has float64. Shapes: K states with the mask, M nodes, any lead
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -45,6 +45,10 @@ class Calibration:
     @property
     def alpha(self) -> Tensor:
         return self.ratio * self.sigma
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """So that `alpha, sigma = duality.calibrate(gamma)` reads as the equation does."""
+        return iter((self.alpha, self.sigma))
 
 
 @dataclass(frozen=True)
