@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import statistics
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -20,6 +22,8 @@ from unmask.objectives.ar import AR
 from unmask.objectives.base import LossOutput
 from unmask.objectives.mdlm import MDLM
 from unmask.parallel import state as sharded
+from unmask.training import loop, speed
+from unmask.training.arrivals import BEHIND
 
 
 def weights(model) -> torch.Tensor:
@@ -148,19 +152,87 @@ def test_a_folder_with_other_things_in_it_is_left_alone(model, trainer, corpus, 
 
 
 class Poisoned(MDLM):
-    """MDLM until step 5, then not a number."""
+    """MDLM, but not a number in the sixth step alone. Remembers the steps it was asked for."""
+
+    asked: ClassVar[list[int]] = []
 
     def __call__(self, student, batch, *, step, generator):
+        self.asked.append(step)
         output = super().__call__(student, batch, step=step, generator=generator)
-        return output if step < 5 else LossOutput(output.loss_BL * float("nan"), output.weight_BL, output.region_BL)
+        return output if step != 5 else LossOutput(output.loss_BL * float("nan"), output.weight_BL, output.region_BL)
 
 
-def test_a_loss_that_is_not_a_number_stops_before_the_weights_are_touched(model, trainer, corpus, tmp_path):
+@pytest.mark.parametrize(
+    ("due", "found_at"),
+    [
+        ({"log_every": 1}, 6),
+        ({"log_every": 7}, 7),
+        ({"eval_every": 7}, 7),
+        ({"steps": 7}, 7),
+        ({}, 8),  # when the next state would be saved
+    ],
+)
+def test_a_loss_that_is_not_a_number_spoils_no_weights_and_nothing_is_kept_after_it(
+    model, trainer, corpus, tmp_path, due, found_at
+):
+    rare = {"log_every": 100, "eval_every": 100, "save_every": 4, "steps": 100}
     with pytest.raises(UserError, match=r"stopped at step 6.*last good checkpoint is .*checkpoint \(step 4\)"):
-        trainer().fit(model, Poisoned(), corpus)
+        trainer(**rare | due).fit(model, Poisoned(), corpus)
+    assert Poisoned.asked[-1] + 1 == found_at
     assert bool(weights(model).isfinite().all())
     assert load(tmp_path / "run").provenance["step"] == 4
-    assert sorted(path.name for path in (tmp_path / "run" / "state").iterdir()) == ["step-00000002", "step-00000004"]
+    assert max(path.name for path in (tmp_path / "run" / "state").iterdir()) == "step-00000004"
+    assert max(metrics(tmp_path / "run", "loss"), default=0) < 6
+
+
+def test_a_run_that_tells_and_keeps_nothing_still_stops_soon(model, trainer, corpus):
+    with pytest.raises(UserError, match=r"stopped at step 6.*nothing was saved"):
+        trainer(steps=100, log_every=100, eval_every=100, save_every=0).fit(model, Poisoned(), corpus)
+    assert Poisoned.asked[-1] == 5 + BEHIND
+
+
+def test_reported_seconds_are_those_of_training(model, trainer, corpus, tmp_path, monkeypatch):
+    """A clock that only moves when something is done: 1 s an objective, 100 s an evaluation, 1000 s a saved state."""
+    now = [0.0]
+
+    def taking(seconds, work):
+        def slow(*args, **kwargs):
+            now[0] += seconds
+            return work(*args, **kwargs)
+
+        return slow
+
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(loop, "matmul_rate", lambda *_: 1.0)
+    monkeypatch.setattr(MDLM, "__call__", taking(1.0, MDLM.__call__))
+    monkeypatch.setattr(loop, "likelihood", taking(100.0, loop.likelihood))
+    monkeypatch.setattr(loop.RunFolder, "save", taking(1000.0, loop.RunFolder.save))
+    trainer(steps=8, log_every=3).fit(model, MDLM(), corpus)
+    assert metrics(tmp_path / "run", "seconds") == {3: 3.0, 6: 6.0, 8: 8.0}
+    assert set(metrics(tmp_path / "run", "tokens_per_s").values()) == {8.0 * model.length}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can be waited for")
+@pytest.mark.parametrize("causal", [False, True])
+def test_no_optimiser_step_waits_for_the_gpu(trainer, corpus, monkeypatch, causal):
+    seen = []
+
+    def queued(work):
+        def step(run, number, *rest):
+            seen.append(number)
+            torch.cuda.set_sync_debug_mode("error" if number > 1 else "default")  # the first steps load kernels
+            try:
+                return work(run, number, *rest)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+        return step
+
+    monkeypatch.setattr(loop.Run, "_gradients", queued(loop.Run._gradients))
+    monkeypatch.setattr(loop.Run, "_update", queued(loop.Run._update))
+    model = DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.1, causal=causal)
+    trainer(device="cuda").fit(model, AR() if causal else MDLM(), corpus)
+    assert max(seen) == 7
 
 
 def test_a_full_disk_leaves_the_previous_state_whole(model, trainer, corpus, tmp_path, monkeypatch):

@@ -29,9 +29,13 @@ def test_the_rate_warms_up_and_decays(decay, at_half, at_end):
 
 
 def test_clipping_gives_gradients_of_the_allowed_length():
-    assert clipped_scale(norm=10.0, scale=0.5, clip=1.0) * 10.0 == pytest.approx(1.0)
-    assert clipped_scale(norm=10.0, scale=0.05, clip=1.0) == 0.05  # 0.5 long: left alone
-    assert clipped_scale(norm=10.0, scale=0.5, clip=0.0) == 0.5
+    def scaled(length, scale, clip):
+        return length * clipped_scale(torch.tensor(length * scale), torch.tensor(scale), clip).item()
+
+    assert scaled(10.0, 0.5, clip=1.0) == pytest.approx(1.0)
+    assert scaled(10.0, 0.05, clip=1.0) == pytest.approx(0.5)  # short enough: left alone
+    assert scaled(10.0, 0.5, clip=0.0) == pytest.approx(5.0)
+    assert scaled(10.0, 0.0, clip=1.0) == 0.0
 
 
 def test_adamw_follows_its_equations():
@@ -52,10 +56,23 @@ def test_adamw_follows_its_equations():
             if name == "weight":
                 start[name] = start[name] * (1 - 0.01 * 0.1)
             start[name] = start[name] - 0.01 * (m / (1 - 0.9**n)) / ((v / (1 - 0.99**n)).sqrt() + 1e-8)
-        step_with(optimiser, gradients, scale=0.5, lr=0.01)
+        step_with(optimiser, gradients, scale=torch.tensor(0.5), lr=0.01, sound=torch.tensor(True))
     for name, parameter in model.named_parameters():
         assert torch.allclose(parameter.double(), start[name], atol=1e-7)
         assert torch.allclose(moments(model, optimiser)[f"m.{name}"].double(), moment[name][0], atol=1e-7)
+
+
+def test_an_unsound_step_changes_nothing():
+    model = torch.nn.Linear(3, 2)
+    optimiser = adamw(model, betas=(0.9, 0.99), weight_decay=0.1)
+    kept = {**dict(model.named_parameters()), **moments(model, optimiser)}
+    for value, sound in ((1.0, True), (math.nan, False)):
+        before = {name: tensor.detach().clone() for name, tensor in kept.items()}
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, value)
+        gradients = [parameter.grad for parameter in model.parameters()]
+        step_with(optimiser, gradients, scale=torch.tensor(1.0), lr=0.01, sound=torch.tensor(sound))
+        assert all(torch.equal(tensor, before[name]) != sound for name, tensor in kept.items())
 
 
 def test_the_watch_stops_at_once_for_what_is_not_a_number():

@@ -3,7 +3,8 @@
 Plain is the algorithm as one would write it down: full logits of both models at every position, float32 log-softmax
 tables of them, the divergence and the cross-entropy from these, autograd. It has the very bodies ours has (compiled, if
 ours are), so the difference is what is done with the vocabulary. A step is forward, backward and AdamW, over
-`accumulate` micro-batches.
+`accumulate` micro-batches; a timed repeat is several steps in a row, as in training, where the host prepares the next
+step while the device works on this one.
 
 Shapes: B sequences, L positions, V states.
 """
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from unmask.base import provenance
+from unmask.base.devices import to_device
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.bench.sampler import random_model
@@ -37,6 +39,7 @@ from unmask.training.optim import adamw
 from unmask.training.speed import body_flops, head_flops
 
 Loss = Callable[[Batch], Tensor]
+IN_A_ROW = 4  # steps of one timed repeat
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Line:
 
 def distill(
     *,
-    preset: Literal["tiny", "pocket", "small", "medium", "large"] = "pocket",
+    preset: Literal["tiny", "pocket", "study", "small", "medium", "large"] = "pocket",
     length: int | None = None,
     batch: int | None = None,
     accumulate: int = 1,
@@ -146,7 +149,7 @@ class Bench:
         log_p_BLV = log_probs(self.student(pair.z_t), mask_id)
         kl_BL = (log_p_BLV.exp() * (log_p_BLV - log_q_BLV)).sum(-1)
         nll_BL = -log_p_BLV.gather(-1, x0_BL[..., None])[..., 0]
-        both_BL, revealed_BL = pair.distil.to(self.place), pair.reconstruct.to(self.place)
+        both_BL, revealed_BL = (to_device(mask_BL, self.place) for mask_BL in (pair.distil, pair.reconstruct))
         return (kl_BL * both_BL + nll_BL * revealed_BL).sum()
 
     def step(self, loss: Loss, B: int, accumulate: int) -> None:
@@ -154,19 +157,23 @@ class Bench:
         total = accumulate * B
         for start in range(0, total, B):
             generator = stream(0, "tokens", start)
-            x0_BL = torch.randint(self.student.mask_id, (B, self.L), generator=generator).to(self.place)
+            x0_BL = to_device(torch.randint(self.student.mask_id, (B, self.L), generator=generator), self.place)
             with self.autocast():
                 value = loss(Batch(x0_BL, start, total))
             value.backward()
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
 
+    def steps(self, loss: Loss, B: int, accumulate: int) -> None:
+        for _ in range(IN_A_ROW):
+            self.step(loss, B, accumulate)
+
     def line(self, name: str, loss: Loss, B: int, accumulate: int, repeats: int, seconds: float) -> Line:
         _forget(self.place)
         one = measure(lambda: self.step(loss, B, accumulate), self.place, repeats=1, warmup=1)
-        fit = max(1, min(repeats, int(seconds / one.seconds)))
-        timing = measure(lambda: self.step(loss, B, accumulate), self.place, repeats=fit, warmup=1)
-        sequences = B * accumulate
+        fit = max(1, min(repeats, int(seconds / (one.seconds * IN_A_ROW))))
+        timing = measure(lambda: self.steps(loss, B, accumulate), self.place, repeats=fit, warmup=1)
+        sequences = B * accumulate * IN_A_ROW
         return Line(
             name,
             tokens_per_second=sequences * self.L / timing.seconds,

@@ -129,11 +129,11 @@ class Loader:
         if self.wrap:
             tokens_BL[:, 0], tokens_BL[:, -1] = self.tokenizer.bos_id, self.tokenizer.eos_id
         inside = slice(1, -1) if self.wrap else slice(None)
-        for row, block in enumerate(blocks.tolist()):
-            member = int(np.searchsorted(pool.ends, block, side="right"))
-            first = (block - (int(pool.ends[member - 1]) if member else 0)) * self._stride
-            stream = self.sources[pool.sources[member]].tokens(self.split)
-            tokens_BL[row, inside] = stream[first : first + self._stride]
+        members = np.searchsorted(pool.ends, blocks, side="right")
+        firsts = (blocks - np.insert(pool.ends, 0, 0)[members]) * self._stride
+        streams = [self.sources[source].tokens(self.split) for source in pool.sources]
+        for row, member, first in zip(tokens_BL[:, inside], members.tolist(), firsts.tolist(), strict=True):
+            row[:] = streams[member][first : first + self._stride]
         return tokens_BL
 
 

@@ -67,13 +67,16 @@ class Tokens:
             end = min(stop, self._ends[shard])
             found.append(self._map(shard)[start - first : end - first])
             start, shard = end, shard + 1
+        if len(found) == 1:
+            return found[0]
         return np.concatenate(found) if found else np.empty(0, self._dtype)
 
     def _map(self, shard: int) -> np.ndarray:
         mapped = self._maps[shard]
         if mapped is None:
             with os_errors("read", self._paths[shard]):
-                mapped = np.memmap(self._paths[shard], dtype=self._dtype, mode="r")
+                # as a plain array: slices of a memmap, which are memmaps too, are slow to make
+                mapped = np.asarray(np.memmap(self._paths[shard], dtype=self._dtype, mode="r"))
             self._maps[shard] = mapped
         return mapped
 

@@ -22,6 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from unmask.base.devices import to_device
 from unmask.base.errors import UserError
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
@@ -75,7 +76,7 @@ class CD4LM(Distillation):
         pair = couple(x0_BL, u_BL, r_t_T[rows], r_s_T[rows], schedule=by_share, mask_id=student.mask_id)
 
         both, revealed = flat(pair.distil), flat(pair.reconstruct)
-        chosen_N = torch.cat([both, revealed]).to(x0_BL.device)
+        chosen_N = to_device(torch.cat([both, revealed]), x0_BL.device)
         token_N = x0_BL.flatten()[chosen_N]
         target_ND = self._frozen.features(pair.z_s).flatten(0, 1).index_select(0, chosen_N[: len(both)])
         weight, run = self.soft_weight(step), self._fused(_both_terms)
@@ -90,9 +91,9 @@ class CD4LM(Distillation):
         size = piece_size(student, x0_BL.device)
         sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
         loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score)
-        weight_BL = pair.m_t.to(x0_BL.device, loss_BL.dtype)
+        weight_BL = to_device(pair.m_t, x0_BL.device).to(loss_BL.dtype)
         region_BL = torch.where(pair.m_s, DISTIL, torch.where(pair.m_t, RECONSTRUCT, IDENTITY)).to(torch.int8)
-        return LossOutput(loss_BL, weight_BL, region_BL.to(x0_BL.device))
+        return LossOutput(loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
 
 
 def _both_terms(

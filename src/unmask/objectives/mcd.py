@@ -18,6 +18,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from unmask.base.devices import to_device
 from unmask.base.errors import unknown
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
@@ -74,16 +75,16 @@ class MCD(Distillation):
         pair = couple(x0_BL, u_TL[rows], s_T[rows], t_T[rows], schedule=self.schedule, mask_id=student.mask_id)
 
         weights = self._weights(u_TL, s_T, t_T)
-        weight_BL = weights.over(pair).to(x0_BL.device)
+        weight_BL = to_device(weights.over(pair), x0_BL.device)
         both, revealed = flat(pair.distil), flat(pair.reconstruct)
-        chosen_N = torch.cat([both, revealed]).to(x0_BL.device)
+        chosen_N = to_device(torch.cat([both, revealed]), x0_BL.device)
         target_ND = self._frozen.features(pair.z_s).flatten(0, 1).index_select(0, chosen_N[: len(both)])
         size = piece_size(student, x0_BL.device)
         sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
         score = self._score(target_ND, x0_BL.flatten()[chosen_N])
         loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, weight_BL.flatten()[chosen_N])
         region_BL = torch.where(pair.m_s, DISTIL, torch.where(pair.m_t, RECONSTRUCT, IDENTITY)).to(torch.int8)
-        return LossOutput(weights.scale * loss_BL, weight_BL, region_BL.to(x0_BL.device))
+        return LossOutput(weights.scale * loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
 
     def _score(self, target_ND: Tensor, token_N: Tensor) -> Score:
         """The loss of a piece, which lies either among the positions masked in both views or among the revealed."""

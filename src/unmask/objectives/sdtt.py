@@ -21,6 +21,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from unmask.base.devices import to_device
 from unmask.base.errors import UserError, unknown
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import DISTIL, IDENTITY, Batch, LossOutput
@@ -75,16 +76,16 @@ class SDTT(Distillation):
 
         times = [(t_B - j * self.delta / self.k).clamp(min=0) for j in range(self.k)]  # each step starts at one of them
         masked = [is_masked(u_BL, self._gamma(time)) for time in times]
-        z_BL = torch.where(masked[0].to(x0_BL.device), student.mask_id, x0_BL)
+        z_BL = torch.where(to_device(masked[0], x0_BL.device), student.mask_id, x0_BL)
         chosen_N = flat(masked[0])
         size = piece_size(student, x0_BL.device)
         target_ND = self._rollout(z_BL, masked, chosen_N, noise_BL, size)
         sizes = even_sizes(len(chosen_N), size)
-        chosen_N = chosen_N.to(x0_BL.device)
+        chosen_N = to_device(chosen_N, x0_BL.device)
         loss_BL = loss_at(student, z_BL, chosen_N, sizes, self._against(target_ND, self.divergence))
-        weight_BL = masked[0].to(x0_BL.device, loss_BL.dtype)
+        weight_BL = to_device(masked[0], x0_BL.device).to(loss_BL.dtype)
         region_BL = torch.where(masked[0], DISTIL, IDENTITY).to(torch.int8)
-        return LossOutput(loss_BL, weight_BL, region_BL.to(x0_BL.device))
+        return LossOutput(loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
 
     @torch.no_grad()
     def _rollout(self, z_BL: Tensor, masked: list[Tensor], chosen_N: Tensor, noise_BL: Tensor, size: int) -> Tensor:
@@ -95,14 +96,17 @@ class SDTT(Distillation):
         device = z_BL.device
         z_BL = z_BL.clone()
         h_ND = self._frozen.features(z_BL).flatten(0, 1)
-        target_ND = h_ND.index_select(0, chosen_N.to(device))
+        target_ND = h_ND.index_select(0, to_device(chosen_N, device))
         for before_BL, after_BL in pairwise(masked):
             for revealed_M in flat(before_BL & ~after_BL).split(size):
-                at_M = revealed_M.to(device)
+                at_M = to_device(revealed_M, device)
                 logits_MV = self._frozen.logits(h_ND[at_M])
-                drawn = draw(logits_MV, noise_BL.flatten()[revealed_M], self._frozen.model.mask_id, Law())
+                noise_M = noise_BL.flatten()[revealed_M]
+                if device.type == "cuda":  # elsewhere `draw` knows best where float64 is
+                    noise_M = to_device(noise_M, device)
+                drawn = draw(logits_MV, noise_M, self._frozen.model.mask_id, Law())
                 z_BL.view(-1)[at_M] = drawn.token_M.to(device)
             h_ND = self._frozen.features(z_BL).flatten(0, 1)
             still_M = flat(after_BL.flatten()[chosen_N])
-            target_ND.index_copy_(0, still_M.to(device), h_ND[chosen_N[still_M].to(device)])
+            target_ND.index_copy_(0, to_device(still_M, device), h_ND[to_device(chosen_N[still_M], device)])
         return target_ND

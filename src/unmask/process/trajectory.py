@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from unmask.base.devices import to_device
 from unmask.base.errors import UserError
 from unmask.process.masking import is_masked
 from unmask.process.schedule import Schedule
@@ -53,5 +54,5 @@ def couple(
     if bool((s_B > t_B).any()):
         raise UserError("a coupled pair needs s <= t in every sequence: the teacher sees no less than the student")
     m_t, m_s = is_masked(u, schedule.gamma(t_B)), is_masked(u, schedule.gamma(s_B))
-    z_t, z_s = (torch.where(masked.to(x0.device), mask_id, x0) for masked in (m_t, m_s))
+    z_t, z_s = (torch.where(to_device(masked, x0.device), mask_id, x0) for masked in (m_t, m_s))
     return TrajectoryPair(z_t=z_t, z_s=z_s, m_t=m_t, m_s=m_s, s=s_B, t=t_B)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from unmask.base.devices import to_device
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.data.loader import Loader
@@ -72,7 +73,7 @@ def likelihood(
         share = len(batch.tokens_BL) // ranks.world
         rows = slice(ranks.rank * share, (ranks.rank + 1) * share)
         places = slice(batch.start + rows.start, batch.start + rows.stop)
-        x0_BL = batch.tokens_BL[rows].to(ranks.device)
+        x0_BL = to_device(batch.tokens_BL[rows], ranks.device)
         with autocast():
             value_B = nll_of(student, x0_BL) if masked_TL is None else elbo_of(student, x0_BL, masked_TL[places])
         values_T[places] = value_B.float()

@@ -5,13 +5,15 @@ average and the step number; no generator is ever saved. One optimiser step is o
 sum(loss · weight) over all its rows, divided by sum(weight) over all ranks and micro-batches. An objective may have
 rounds (rounds.py): the student of every round is kept, and may be the teacher of the next.
 
+The host only queues work and looks at a step's loss a few steps later (arrivals.py), so that a GPU never waits for it.
+Before anything is reported, evaluated or kept, every step so far is looked at, which ends the run if one went wrong.
+
 Refuses to know any loss, any file format and torch.distributed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from unmask.base.devices import to_device
 from unmask.base.errors import UserError
 from unmask.base.provenance import record
 from unmask.base.streams import seed_of, stream
@@ -29,17 +32,17 @@ from unmask.data.loader import Batch, Loader
 from unmask.models.dit import DiT
 from unmask.models.ema import EMA
 from unmask.objectives.base import IDENTITY, REGIONS, LossOutput, Objective
-from unmask.objectives.distillation import Distillation
 from unmask.parallel.ranks import Ranks
 from unmask.parallel.wrap import total_norm, whole, wrap
 from unmask.process.schedule import LogLinear, Schedule
+from unmask.training.arrivals import BEHIND, Arrivals
 from unmask.training.evaluate import Likelihood, averaged, likelihood
 from unmask.training.guard import Guard, Look
 from unmask.training.metrics import MetricsLog, Window
 from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
 from unmask.training.progress import Progress, note, short
 from unmask.training.rounds import Rounds
-from unmask.training.speed import body_flops, head_flops, matmul_rate
+from unmask.training.speed import Stopwatch, body_flops, head_flops, matmul_rate
 from unmask.training.state import RunFolder
 from unmask.training.watch import LossWatch
 
@@ -69,15 +72,15 @@ class Run:
         if trainer.compile:
             for block in model.blocks:
                 block.compile()
-            if isinstance(objective, (Distillation, Rounds)):
-                objective.compile()
+            if compile_loss := getattr(objective, "compile", None):
+                compile_loss()
         self.wrapped = wrap(model, ranks, trainer.parallel, blocks=model.blocks, methods=("features", "logits"))
         self.model = model
         self.optimiser = adamw(self.model, betas=(trainer.beta1, trainer.beta2), weight_decay=trainer.weight_decay)
         self.ema = EMA(self.model, trainer.ema)
-        self.watch, self.window = LossWatch(), Window()
+        self.watch, self.window, self.arrivals = LossWatch(), Window(), Arrivals()
         self.score: Likelihood | None = None
-        self.seconds, self.tokens = 0.0, 0  # of training since the last line of metrics, in this session
+        self.clock, self.tokens = Stopwatch(), 0  # of training since the last line of metrics, in this session
         self.total_seconds = 0.0  # of training over all sessions
         self.share = trainer.batch // ranks.world
         self.micro_batch = min(trainer.micro_batch or self.share, self.share)
@@ -102,25 +105,31 @@ class Run:
                 # 0. where the objective has rounds: a new one, or the one that was left off
                 if self.rounds and (step == start or self.rounds.begins(step)):
                     self._enter_round(self.rounds, step)
-                began = time.perf_counter()
+                self.clock.start()
                 # 1. the gradient of this step's global batch, summed over micro-batches and processes
                 sums = self._gradients(step)
                 # 2. divide, clip, step, average
                 self._update(step, sums)
-                self.seconds += time.perf_counter() - began
                 self.progress.advance(done)
                 round_ends = self.rounds is not None and self.rounds.begins(done)
                 ends = round_ends or done == trainer.steps
-                # 3. report
-                if done % trainer.log_every == 0 or ends:
+                report_due = ends or done % trainer.log_every == 0
+                eval_due = self.held_out is not None and (ends or done % trainer.eval_every == 0)
+                save_due |= bool(trainer.save_every) and done % trainer.save_every == 0
+                # 3. look at what has been done; at all of it if something is to be told or kept
+                settled = report_due or eval_due or save_due
+                self._look_back(0 if settled else BEHIND)
+                if settled:
+                    self.clock.stop()
+                # 4. report
+                if report_due:
                     self._report(done)
-                # 4. evaluate
-                if self.held_out and (done % trainer.eval_every == 0 or ends):
+                # 5. evaluate
+                if eval_due:
                     self._evaluate(done)
-                # 5. save; not while the loss is raised, since that may be the state no one wants back
+                # 6. save; not while the loss is raised, since that may be the state no one wants back
                 if round_ends and self.rounds and self.folder:
                     self._checkpoint(done, self.folder.round(self.rounds.round))
-                save_due |= bool(trainer.save_every) and done % trainer.save_every == 0
                 if done == trainer.steps or (save_due and self.watch.calm):
                     self._save(done)
                     save_due = False
@@ -140,7 +149,7 @@ class Run:
             self.watch = LossWatch()  # a round's loss is not that of the round before
         rounds.enter(number, student)
 
-    def _gradients(self, step: int) -> list[float]:
+    def _gradients(self, step: int) -> Tensor:
         """Backward through every micro-batch of this process. Returns sums over all processes: see `_terms`."""
         trainer = self.trainer
         first = self.ranks.rank * self.share
@@ -148,7 +157,7 @@ class Run:
         for start in range(first, first + self.share, self.micro_batch):
             count = min(self.micro_batch, first + self.share - start)
             batch = self.data.batch(step, start, count, trainer.batch)
-            batch = dataclasses.replace(batch, tokens_BL=batch.tokens_BL.to(self.ranks.device))
+            batch = dataclasses.replace(batch, tokens_BL=to_device(batch.tokens_BL, self.ranks.device))
             _seed_dropout(self.ranks.device, seed_of(trainer.seed, "dropout", step, start))
             with self.wrapped.accumulating(last=start + count == first + self.share):
                 with self._autocast():
@@ -156,27 +165,37 @@ class Run:
                 loss.backward()
             sums = terms if sums is None else sums + terms
         assert sums is not None
-        values: list[float] = self.ranks.sum(sums).tolist()
-        return values
+        return self.ranks.sum(sums)
 
     def _forward(self, student: nn.Module, *, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         noise = stream(self.trainer.seed, "noise", step)  # the same for every micro-batch and process
         output = self.objective(student, batch, step=step, generator=noise)  # type: ignore[arg-type]
         return _terms(output, self.objective.regions)
 
-    def _update(self, step: int, sums: list[float]) -> None:
-        """Turn summed gradients into a step; raises UserError before the step if something is wrong with them."""
-        trainer = self.trainer
+    def _update(self, step: int, sums: Tensor) -> None:
+        """Turn summed gradients into a step, all of it on the device."""
+        trainer, world = self.trainer, self.ranks.world
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
         # processes average their gradients, so their sum is `world` times as much
-        scale = self.ranks.world / sums[1] if sums[1] else 0.0
-        norm = float(total_norm(gradients))
-        if trouble := self.watch.trouble(sums[0] * scale / self.ranks.world, norm * scale):
-            raise self._stopped(step, trouble)
-        step_with(self.optimiser, gradients, scale=clipped_scale(norm, scale, trainer.clip), lr=self._lr(step))
+        scale = (world / sums[1]).masked_fill(sums[1] == 0, 0.0)
+        loss, norm = sums[0] * scale / world, total_norm(gradients) * scale
+        step_with(
+            self.optimiser,
+            gradients,
+            scale=clipped_scale(norm, scale, trainer.clip),
+            lr=self._lr(step),
+            sound=(loss + norm).isfinite(),
+        )
         self.ema.update(self.model, step + 1)
-        self.window.add([*sums, norm * scale])
+        self.arrivals.send(step, torch.cat([torch.stack([loss, norm]), sums]))
         self.tokens += trainer.batch * self.data.length
+
+    def _look_back(self, behind: int) -> None:
+        """Take in the numbers of all steps but the newest `behind`; raises UserError for the first that went wrong."""
+        for step, (loss, norm, *sums) in self.arrivals.take(behind):
+            if trouble := self.watch.trouble(loss, norm):
+                raise self._stopped(step, trouble)
+            self.window.add([*sums, norm])
 
     def _lr(self, step: int) -> float:
         trainer = self.trainer
@@ -219,13 +238,13 @@ class Run:
         # the head runs where there is loss; forwards counts a backward pass as two forward passes
         head = head_flops(self.shape) * scored / (steps * self.trainer.batch * self.data.length)
         per_token = self.objective.forwards * (body_flops(self.shape, self.data.length) + head)
-        speed = self.tokens / self.seconds if self.seconds else 0.0
+        speed = self.tokens / self.clock.seconds if self.clock.seconds else 0.0
         tokens = done * self.trainer.batch * self.data.length
-        self.total_seconds += self.seconds
+        self.total_seconds += self.clock.seconds
         values |= {"tokens": tokens, "tokens_per_s": speed, "mfu": speed * per_token / self.rate}
         values |= {"forwards": self.objective.forwards, "seconds": self.total_seconds}
         values |= self.rounds.numbers() if self.rounds else {}
-        self.window, self.seconds, self.tokens = Window(), 0.0, 0
+        self.window, self.clock, self.tokens = Window(), Stopwatch(), 0
         if self.log:
             self.log.write(done, values)
         losses = {name.removeprefix("loss_"): f"{values[name]:.3f}" for name in values if name.startswith("loss")}
@@ -288,7 +307,8 @@ class Run:
             self.log.settle()
         score = dataclasses.asdict(self.score) if self.score else None
         facts = {"step": done, "watch": self.watch.to_json(), "window": self.window.to_json(), "score": score}
-        facts |= {"seconds": self.total_seconds + self.seconds, "guard": self.guard.to_json() if self.guard else None}
+        facts |= {"seconds": self.total_seconds + self.clock.seconds}
+        facts |= {"guard": self.guard.to_json() if self.guard else None}
         self.folder.save(done, self._tensors(), facts, self.trainer.keep)
         if done < self.trainer.steps:  # the last one is written by `go`
             self._export(done)

@@ -37,15 +37,21 @@ def adamw(model: nn.Module, *, betas: tuple[float, float], weight_decay: float) 
     return torch.optim.AdamW(groups, lr=0.0, betas=betas, fused=fused, foreach=None if fused else True)
 
 
-def clipped_scale(norm: float, scale: float, clip: float) -> float:
-    """What to multiply gradients of norm `norm` by: `scale`, and less if they would then be longer than `clip`."""
-    length = norm * scale
-    return scale if clip <= 0 or length <= clip else scale * clip / length
+def clipped_scale(norm: Tensor, scale: Tensor, clip: float) -> Tensor:
+    """What to multiply gradients by that are `norm` long after `scale`: less than it if that is longer than `clip`."""
+    return torch.where(norm > clip, scale * clip / norm, scale) if clip > 0 else scale
 
 
-def step_with(optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor], *, scale: float, lr: float) -> None:
-    """One optimiser step on gradients times `scale`; the gradients are let go."""
-    torch._foreach_mul_(list(gradients), scale)
+def step_with(
+    optimiser: torch.optim.Optimizer, gradients: Sequence[Tensor], *, scale: Tensor, lr: float, sound: Tensor
+) -> None:
+    """One optimiser step on gradients times `scale`; the gradients are let go. Nothing here waits for the device.
+
+    Where `sound` is false a fused optimiser leaves weights and moments as they are (another one may spoil them).
+    """
+    torch._foreach_mul_(list(gradients), scale.to(gradients[0].dtype))
+    if optimiser.param_groups[0]["fused"]:
+        optimiser.found_inf = (~sound).float()  # type: ignore[attr-defined]
     for group in optimiser.param_groups:
         group["lr"] = lr
     optimiser.step()

@@ -91,8 +91,7 @@ class Rounds:
     def compile(self) -> None:
         """Compile what belongs to the method, in this round and the later ones."""
         self._compiled = True
-        if isinstance(self.now, Distillation):
-            self.now.compile()
+        self.now.compile()
 
     # -- the rounds ----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""How much arithmetic a step is, and how fast this device can do arithmetic: together the share that is used (MFU).
+"""How much arithmetic a step is, how long steps take, and how fast this device can do arithmetic: together the MFU.
 
 Refuses to know the loop. Counts multiply-adds as two operations, matrix products only.
 """
@@ -10,6 +10,23 @@ import time
 import torch
 
 from unmask.models.dit import DiTConfig
+
+
+class Stopwatch:
+    """Seconds between `start` and `stop`, over all the times it ran. Starting it while it runs changes nothing."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since: float | None = None
+
+    def start(self) -> None:
+        if self._since is None:
+            self._since = time.perf_counter()
+
+    def stop(self) -> None:
+        if self._since is not None:
+            self.seconds += time.perf_counter() - self._since
+        self._since = None
 
 
 def body_flops(config: DiTConfig, length: int) -> float:
