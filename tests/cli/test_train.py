@@ -34,12 +34,14 @@ def test_train_then_train_on_from_its_weights(capsys, corpora, tmp_path):
     code, out = run(capsys, "--data", *corpora[:2], "--weights", "3", "1", *OPTIONS.split(), "--out", first)
     assert (code, out.startswith(f"{first}: 3 steps")) == (0, True)
     options = "--lr 1e-30 --steps 1 --batch 4 --device cpu --eval_every 0 --no-tensorboard --no-progress"
+    options += " --plan golden --plan_steps 4"
     code, _ = run(capsys, "--data", corpora[0], "--from", first, *options.split(), "--out", second)
     assert code == 0
     begun, ended = load(first).model, load(second).model  # one step at a rate of nothing: the weights it started from
     assert all(torch.allclose(a, b) for a, b in zip(begun.parameters(), ended.parameters(), strict=True))
     config = json.loads((tmp_path / "second" / "run.json").read_text())["config"]
     assert config["facts"] == {"from": first}
+    assert (config["objective"]["plan"], config["objective"]["plan_steps"]) == ("golden", 4)
 
 
 def test_a_causal_judge(capsys, corpora, tmp_path):
@@ -62,6 +64,9 @@ def test_a_causal_judge(capsys, corpora, tmp_path):
         (["--data", "CORPUS", "--length", "600"], "the validation split"),
         (["--data", "CORPUS", "--device", "gpu"], "did you mean 'cpu'?"),
         (["--data", "CORPUS", "--objective", "ar", "--plan", "golden"], "--objective ar has none"),
+        (["--data", "CORPUS", "--objective", "ar", "--plan_steps", "4"], "--objective ar has none"),
+        (["--data", "CORPUS", "--plan_steps", "0"], "plan_steps is a number of sampling steps: at least 1, not 0"),
+        (["--data", "CORPUS", "--plan", "stride"], "give plan_steps"),
         (["--data", "CORPUS", "--parallel", "fsdp"], "torchrun"),
         (["--data", "CORPUS", "--precision", "bf16", "--device", "cpu"], "bf16 is for GPUs"),
         (["--data", "CORPUS", "--batch", "0"], "batch must be at least 1"),
@@ -90,7 +95,7 @@ def test_a_checkpoint_and_a_corpus_of_different_tokenizers(capsys, corpora, tmp_
     assert not (tmp_path / "next").exists()
 
 
-@pytest.mark.parametrize("recipe", ["demo-teacher", "pocket", "mdlm-owt"])
+@pytest.mark.parametrize("recipe", ["tiny", "pocket", "mdlm-owt"])
 def test_bundled_recipes_are_valid(capsys, recipe):
     code, out = run(capsys, "--config", recipe, "--print_config")
     assert code == 0

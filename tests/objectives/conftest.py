@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from unmask.base.streams import stream
 from unmask.models.dit import DiT
@@ -70,3 +72,20 @@ def gradient_of(model: nn.Module, loss: Tensor) -> Step:
 @pytest.fixture
 def direct() -> Callable[[nn.Module, Tensor], Step]:
     return gradient_of
+
+
+class Largest(TorchDispatchMode):
+    """Notes the largest number of elements of any tensor that is computed."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        self.size = max([self.size, *sizes])
+        return result
+
+
+@pytest.fixture
+def largest() -> type[Largest]:
+    return Largest

@@ -2,25 +2,11 @@
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from unmask.base.streams import stream
 from unmask.models.denoiser import log_probs
 from unmask.objectives.divergences import cross_entropy
 from unmask.objectives.lean import even_sizes, head_loss
-
-
-class Largest(TorchDispatchMode):
-    """Notes the largest number of elements of any tensor that is computed."""
-
-    size = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        sizes = [leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        self.size = max([self.size, *sizes])
-        return result
 
 
 class OnlyLogits:
@@ -71,6 +57,13 @@ def test_weights_other_than_those_announced_are_refused(model, positions):
         (loss_N * weight_N).sum().backward()
 
 
+def test_what_is_not_a_number_goes_on_into_the_gradient(model, positions, direct):
+    """Training stops for it with a message; here it would be an assertion, on a GPU the end of the process."""
+    h_ND, token_N, weight_N = positions
+    loss_N = head_loss(model, h_ND, [30], lambda logits, part: cross_entropy(logits, token_N[part]), weight_N)
+    assert bool(direct(model, (loss_N * weight_N * float("nan")).sum()).gradient.isnan().any())
+
+
 def test_no_positions_at_all_are_no_trouble(model, direct):
     h_ND = torch.zeros(0, 8, dtype=torch.float64, requires_grad=True)
     found = direct(model, head_loss(model, h_ND, [], lambda logits, part: None).sum())
@@ -78,10 +71,10 @@ def test_no_positions_at_all_are_no_trouble(model, direct):
     assert not bool(found.gradient.any())
 
 
-def test_the_whole_table_is_never_there(model):
+def test_the_whole_table_is_never_there(model, largest):
     h_ND = torch.zeros(500, 8, dtype=torch.float64, requires_grad=True)
     token_N = torch.zeros(500, dtype=torch.int64)
-    with Largest() as seen:
+    with largest() as seen:
         loss_N = head_loss(model, h_ND, [50] * 10, lambda logits, part: cross_entropy(logits, token_N[part]))
         loss_N.sum().backward()
     assert seen.size == 500 * 8  # the features; a piece has 50 x 40 elements, the whole table 500 x 40

@@ -16,12 +16,13 @@ def train(
     *,
     data: list[Path],
     weights: list[float] | None = None,
-    preset: Literal["tiny", "pocket", "small", "medium", "large"] | None = None,
+    preset: Literal["tiny", "pocket", "study", "small", "medium", "large"] | None = None,
     length: int | None = None,
     dropout: float | None = None,
     objective: Literal["mdlm", "ar"] = "mdlm",
     schedule: Literal["log_linear", "cosine"] = "log_linear",
-    plan: Literal["iid", "permutation", "golden", "van_der_corput", "dilated"] = "iid",
+    plan: Literal["iid", "permutation", "golden", "van_der_corput", "dilated", "stride"] = "iid",
+    plan_steps: int | None = None,
     wrap: bool = False,
     from_: str | None = None,
     trainer: Trainer,
@@ -39,6 +40,8 @@ def train(
         objective: mdlm is the ELBO of masked diffusion, ar is next-token prediction with a causal model
         schedule: how the share of masked tokens grows with time
         plan: where u comes from, that is how masked positions go together
+        plan_steps: train on exactly the views that sampling meets in so many steps on this plan with the grid rank
+            (default: views of all times, the usual ELBO)
         wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
         from_: start from the weights of this checkpoint instead of random ones
     """
@@ -52,8 +55,10 @@ def train(
 
     if trainer.out is None:
         raise UserError("--out must be given: the folder that the run lives in")
-    if objective == "ar" and (schedule, plan) != ("log_linear", "iid"):
-        raise UserError("--schedule and --plan are about masks, and --objective ar has none: leave them out")
+    if objective == "ar" and (schedule, plan, plan_steps) != ("log_linear", "iid", None):
+        raise UserError(
+            "--schedule, --plan and --plan_steps are about masks, and --objective ar has none: leave them out"
+        )
     corpora = [ShardSet.open(folder) for folder in data]
     if from_ is not None:
         if preset is not None or dropout is not None:
@@ -63,7 +68,7 @@ def train(
         shape = {"length": length, "dropout": dropout, "causal": objective == "ar"}
         model = _fresh(preset or "pocket", corpora, trainer.seed, **shape)
     loader = Loader(corpora, length or model.length, weights=weights, seed=trainer.seed, wrap=wrap)
-    loss = AR() if objective == "ar" else MDLM(schedule_named(schedule), plan)
+    loss = AR() if objective == "ar" else MDLM(schedule_named(schedule), plan, plan_steps)
     checkpoint = trainer.fit(model, loss, loader, facts={"from": from_})
     if is_first():
         score = checkpoint.provenance["score"]

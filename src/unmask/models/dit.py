@@ -56,6 +56,7 @@ PRESETS = {
     "medium": DiTConfig(vocab_size=50258, length=1024, hidden=1024, cond=128, blocks=24, heads=16),
     "large": DiTConfig(vocab_size=50258, length=1024, hidden=1536, cond=128, blocks=24, heads=16),
     "pocket": DiTConfig(vocab_size=8193, length=256, hidden=192, cond=64, blocks=7, heads=6),
+    "study": DiTConfig(vocab_size=8193, length=256, hidden=448, cond=64, blocks=8, heads=7),
     "tiny": DiTConfig(vocab_size=1025, length=128, hidden=64, cond=32, blocks=4, heads=2),
 }
 
