@@ -174,6 +174,41 @@ def test_mauve_compares_drawn_with_real_features(scene, monkeypatch) -> None:
     assert set(seen) == {((4, 16), (4, 16))}
 
 
+def test_a_teacher_alone_draws_the_grid_that_was_asked_for_and_no_more(scene) -> None:
+    models, data, _ = scene
+    plans = ["iid", "permutation", "golden", "van_der_corput", "stride", "dilated", "confidence", "iid@cosine"]
+    options = {**OPTIONS, "plans": plans, "n": 4}
+    results = evaluate({"teacher": models["teacher"]}, [2, 4], data=data, **options)
+    drawn = [(cell.plan, cell.steps, cell.temperature) for cell in results.where(model="teacher")]
+    assert drawn == [(plan, n, t) for plan in plans for n in (2, 4) for t in (1.0, 0.7)]
+    assert {(b.plan, b.steps) for b in results.bounds if b.plan} == {(plan, n) for plan in plans for n in (2, 4)}
+    assert results.one(plan="iid@cosine", steps=4).record["texts"]["grid"]["name"] == "cosine"
+    assert results.one(plan="iid", steps=4).record["texts"]["grid"]["name"] == "uniform"
+
+
+def test_bounds_alone_are_those_of_the_whole_and_draw_nothing(finished, scene, monkeypatch) -> None:
+    results, _ = finished
+    models, data, _ = scene
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("drawn")
+
+    monkeypatch.setattr(workshop, "sample", refuse)
+    monkeypatch.setattr(workshop, "sample_causal", refuse)
+    alone = evaluate(models, [4, 8], data=data, only_bounds=True, **OPTIONS)
+    assert alone.cells == []
+    assert [(b.model, b.plan, b.steps, b.scores) for b in alone.bounds] == [
+        (b.model, b.plan, b.steps, b.scores) for b in results.bounds
+    ]
+    by_key = {(b.model, b.plan, b.steps): b.ratio for b in alone.bounds}
+    assert {(d["plan"], d["to"]) for d in alone.analysis["plan_likelihood"]} == {("golden", "iid")}
+    for less in alone.analysis["plan_likelihood"]:
+        golden, iid = (by_key[less["model"], plan, less["steps"]] for plan in ("golden", "iid"))
+        per_text = (golden.top_n - iid.top_n) / LENGTH
+        assert less["value"] == pytest.approx(float(per_text.mean()))
+        assert less["stderr"] == pytest.approx(float(per_text.std()) / math.sqrt(len(per_text)), rel=0.2), "paired"
+
+
 def test_the_control_is_found_in_the_students_provenance(scene, tmp_path) -> None:
     models, _, tokenizer = scene
     save(models["teacher"], tmp_path / "teacher")
@@ -232,6 +267,9 @@ def test_a_damaged_results_file_is_one_line(tmp_path, content: str, message: str
         ({"n": 1}, "at least 2"),
         ({"protocol": "mdml"}, "did you mean 'mdlm'"),
         ({"mauve": True}, "MAUVE needs"),
+        ({"only_bounds": True}, "bounds alone need held-out text"),
+        ({"only_bounds": True, "data": "sample", "judge": "smollm2"}, "leave --judge"),
+        ({"plans": ["iid@mdlm"], "data": "sample"}, "iid@mdlm fills its last positions by argmax"),
         ({"models": {}}, "no model"),
         ({"judge": "no-such-folder/judge"}, "smollm2"),
         ({"data": "no-such-folder"}, "no-such-folder"),

@@ -8,7 +8,7 @@ import torch
 
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
-from unmask.evaluation.score import Ratio, Score, bootstrap, difference, resamples
+from unmask.evaluation.score import Ratio, Score, bootstrap, difference, independent, resamples
 
 
 def texts(n, seed):
@@ -83,3 +83,11 @@ def test_one_sample_has_no_interval_and_json_says_so():
     }  # fmt: skip
     with pytest.raises(UserError, match="no samples"):
         Score.of(Ratio.of([0.0, 0.0], [0.0, 0.0]), "nats", {})
+
+
+def test_groups_of_samples_are_resampled_independently_of_each_other():
+    """Each has the bootstrap's own draws; those of two do not go together, though the samples are the same."""
+    ratio = Ratio.mean(torch.randn(40, generator=stream(0, "samples"), dtype=torch.float64))
+    a_D, b_D = (independent([ratio], name)[:, 0] for name in ("a", "b"))
+    assert torch.equal(a_D.sort().values, bootstrap([ratio])[:, 0].sort().values)
+    assert abs(float(torch.corrcoef(torch.stack([a_D, b_D]))[0, 1])) < 0.1

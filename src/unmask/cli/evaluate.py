@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from unmask.base.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from unmask.evaluation.report.tables import Table as Grid
     from unmask.evaluation.results import Results
 
 
@@ -20,12 +23,14 @@ def evaluate(
     temperatures: list[float] = [1.0, 0.9, 0.8, 0.7],  # noqa: B006
     n: int = 64,
     judge: str | None = None,
+    judge_dtype: Literal["fp32", "bf16"] = "fp32",
     protocol: Literal["mdlm", "sdtt", "sedd", "bd3lm"] = "mdlm",
     data: str | None = None,
     split: Literal["validation", "test"] = "validation",
     wrap: bool = False,
     control_steps: list[int] | None = None,
     mauve: bool = False,
+    only_bounds: bool = False,
     seed: int = 0,
     batch: int | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
@@ -41,19 +46,22 @@ def evaluate(
     Args:
         models: entries NAME=CHECKPOINT, such as teacher=runs/teacher student=runs/student
         steps: numbers of steps of every model
-        plans: reveal plans
+        plans: reveal plans, each on its usual grid (iid on uniform, the others on rank), or PLAN@GRID: iid@cosine,
+            golden@fitted.json with a file of `unmask fit-grid`
         temperatures: of every model; the highest is the headline's
         n: texts of each cell
         judge: a causal judge: smollm2, gemma3, gpt2-large, llama-3-8b, a hub name, a folder or a GGUF file; without one
             there are NELBO, entropy and diversity only
+        judge_dtype: of the judge's matrices; bf16 is faster on a GPU, and its Gen PPL another number
         protocol: of Gen PPL
         data: held-out real text: a folder made by `unmask prepare`, a text file, or `sample`
         split: which held-out part of a prepared folder
         wrap: held-out texts as MDLM makes them: BOS, length - 2 tokens, EOS
         control_steps: further numbers of steps of the teacher (default: doublings from 4 to one a token)
         mauve: MAUVE as well, at the headline's temperature; needs 2,048 texts on each side
+        only_bounds: NELBO of every model, plan and number of steps on --n texts of --data, and no samples at all
         seed: of everything
-        batch: texts in a forward
+        batch: texts in a forward (default: by the size of the model on a GPU, else 8)
         device: where to run
         precision: of the masked models
         out: the folder that keeps finished cells, results.json, report.html, report.md and figures/
@@ -71,12 +79,14 @@ def evaluate(
             temperatures=temperatures,
             n=n,
             judge=judge,
+            judge_dtype=judge_dtype,
             protocol=protocol,
             data=data,
             split=split,
             wrap=wrap,
             control_steps=control_steps,
             mauve=mauve,
+            only_bounds=only_bounds,
             seed=seed,
             batch=batch,
             device=device,
@@ -100,22 +110,45 @@ def show(results: Results, out: Path, as_json: bool) -> None:
         print(dumps({name: said[name] for name in ("settings", "judge", "analysis", "notes", "provenance")}, indent=2))
         return
     from rich.console import Console
-    from rich.table import Table
 
-    from unmask.evaluation.report.tables import main_table
+    from unmask.evaluation.report.tables import likelihood, main_table
     from unmask.evaluation.report.words import meaning
 
     console = Console(highlight=False)
-    grid = main_table(results)
+    if results.cells:
+        console.print(_rich(main_table(results)))
+    else:
+        console.print(_rich(likelihood(results)))
+        console.print(_rich(_against_first_plan(results)))
+    for sentence in meaning(results):
+        console.print(f"- {sentence}", soft_wrap=True, markup=False)
+    console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
+
+
+def _rich(grid: Grid) -> Table:
+    """A table of the report for a terminal."""
+    from rich.table import Table
+
     table = Table(title=grid.title, title_justify="left")
     for i, name in enumerate(grid.head):
         table.add_column(name, justify="right" if i else "left")
     for row in grid.rows:
         table.add_row(*(cell.replace("\n", " / ") for cell in row))
-    console.print(table)
-    for sentence in meaning(results):
-        console.print(f"- {sentence}", soft_wrap=True, markup=False)
-    console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
+    return table
+
+
+def _against_first_plan(results: Results) -> Grid:
+    """Every plan's NELBO less that of the first one."""
+    from unmask.evaluation.report.tables import Table as Grid
+    from unmask.evaluation.report.tables import interval
+
+    less = {(one["model"], one["plan"], one["steps"]): one for one in results.analysis["plan_likelihood"]}
+    rows = [
+        [f"{model}\n{plan}", *(interval(less.get((model, plan, steps)), signed=True) for steps in results.steps)]
+        for model, plan in dict.fromkeys((model, plan) for model, plan, _ in less)
+    ]
+    title = f"NELBO less that of {next(iter(results.plans), None)}, nats/token, paired over texts"
+    return Grid(title, ["", *(f"{steps} steps" for steps in results.steps)], rows)
 
 
 def _named(models: list[str]) -> dict[str, str]:

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from unmask.base.streams import seed_of
 from unmask.evaluation.frontier import Drawn, Interval, at_entropy, cell_name, draw_cell
-from unmask.evaluation.results import Cell, Json, Results
-from unmask.evaluation.score import DRAWS, bootstrap, difference
+from unmask.evaluation.results import Bound, Cell, Json, Results
+from unmask.evaluation.score import DRAWS, difference, independent
 from unmask.evaluation.speedup import gap_at, speed_up
 
 
@@ -34,6 +33,7 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
         "draws": draws,
         "least_gap": least_gaps(results, seed, draws),
         "likelihood": likelihood_differences(results, teacher, seed, draws),
+        "plan_likelihood": plan_differences(results, seed, draws),
         "wall_clock": wall_clock(results, best),
         "caught": {cell_name(cell): list(cell.suspicions) for cell in results.cells if cell.suspicions},
     }
@@ -130,7 +130,7 @@ def least_gaps(results: Results, seed: int, draws: int) -> list[Json]:
     found = []
     for (model, plan, steps), cells in groups.items():
         value_DR = torch.cat(
-            [bootstrap([c.ratios["gap"]], seed=seed_of(seed, "R", cell_name(c)), draws=draws) for c in cells], dim=1
+            [independent([c.ratios["gap"]], cell_name(c), seed=seed, draws=draws) for c in cells], dim=1
         )
         best = min(cells, key=lambda cell: cell.ratios["gap"].value)
         value_D = torch.cat([torch.tensor([best.ratios["gap"].value], dtype=torch.float64), value_DR.amin(1)])
@@ -156,10 +156,26 @@ def likelihood_differences(results: Results, teacher: str | None, seed: int, dra
             other = by_key.get((teacher or "", plan, steps))
             if model != name or other is None or len(other.ratio) != len(bound.ratio):
                 continue
-            score = difference(bound.ratio, other.ratio, "nats/token", {}, seed=seed, draws=draws).to_json()
-            del score["record"]
-            found.append({"model": model, "plan": plan, "steps": steps, **score})
+            found.append({"model": model, "plan": plan, "steps": steps, **_less(bound, other, seed, draws)})
     return found
+
+
+def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
+    """NELBO of each plan less that of the first one, of the same model in as many steps, paired over texts."""
+    by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds if bound.plan}
+    found = []
+    for (model, plan, steps), bound in by_key.items():
+        other = by_key.get((model, results.plans[0], steps))
+        if other is not None and other is not bound and len(other.ratio) == len(bound.ratio):
+            about: Json = {"model": model, "plan": plan, "to": other.plan, "steps": steps}
+            found.append({**about, **_less(bound, other, seed, draws)})
+    return found
+
+
+def _less(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
+    score = difference(bound.ratio, other.ratio, "nats/token", {}, seed=seed, draws=draws).to_json()
+    del score["record"]
+    return score
 
 
 def wall_clock(results: Results, plan: str | None) -> list[Json]:

@@ -21,6 +21,7 @@ from unmask.models.dit import DiT
 from unmask.models.layers import Block
 from unmask.parallel.ranks import joined
 from unmask.sampling import categorical
+from unmask.sampling.body import usual_batch
 from unmask.sampling.categorical import Law
 from unmask.sampling.samples import Samples
 
@@ -82,7 +83,7 @@ def sample_causal(
     with joined(device) as ranks:
         half = ranks.device.type == "cuda"
         network = copy.deepcopy(model).to(ranks.device, torch.bfloat16 if half else torch.float32).eval()
-        size = batch or (32 if half else 8)
+        size = batch or usual_batch(model, ranks.device)
         shares = [list(range(start, min(start + size, n))) for start in range(0, n, size)]
         mine = [_draw(network, tokenizer.eos_id, part, law, seed) for part in shares[ranks.rank :: ranks.world]]
         said = ranks.gather([[tokens.tolist(), log_q.tolist()] for tokens, log_q in mine])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,13 +58,13 @@ def diversity(
     def score(ratio: Ratio, unit: str, name: str, **facts: Any) -> Score:
         return Score.of(ratio, unit, {**record, "score": name, **facts}, seed=seed)
 
-    pool, held = Rows(texts.rows), Rows(real.rows)
-    longest = int(min(pool.length_T.max(), held.length_T.max()))
+    pool = Rows(texts.rows)
+    longest = int(min(pool.length_T.max(), max(map(len, real.rows))))
     orders = [n for n in orders if n <= longest]
     lags = [lag for lag in lags if lag < longest]
     frequent = frequent_tokens(real)
     ours = {lag: information(pool, lag, frequent) for lag in lags}
-    theirs = {lag: information(held, lag, frequent) for lag in lags}
+    theirs = _real_information(real, tuple(lags))
     both = Rows([*texts.rows, *real.rows])
     gap = {**record, "score": "information_gap"}
     return Diversity(
@@ -165,8 +166,14 @@ def information(rows: Sequence[Sequence[int]] | Rows, lag: int, symbol_V: Tensor
     text_M, first_M, second_M = torch.from_numpy(rows.row_N)[start_M], symbol_N[start_M], symbol_N[start_M + lag]
     shuffled_M = second_M[torch.randperm(len(second_M), generator=stream(seed, "shuffled pairs"))]
     value_M = _pointwise(first_M, second_M) - _pointwise(first_M, shuffled_M).mean()
-    sum_T = torch.zeros(len(rows), dtype=torch.float64).index_add_(0, text_M, value_M)
+    sum_T = torch.bincount(text_M, weights=value_M, minlength=len(rows))
     return Ratio.of(sum_T, torch.bincount(text_M, minlength=len(rows)))
+
+
+@lru_cache(maxsize=1)  # one real text serves all the cells of an evaluation
+def _real_information(real: Texts, lags: tuple[int, ...]) -> dict[int, Ratio]:
+    rows, frequent = Rows(real.rows), frequent_tokens(real)
+    return {lag: information(rows, lag, frequent) for lag in lags}
 
 
 def _pointwise(first_M: Tensor, second_M: Tensor) -> Tensor:

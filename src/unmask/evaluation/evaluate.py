@@ -16,23 +16,24 @@ from unmask.evaluation.analysis import analyse
 from unmask.evaluation.cache import Store
 from unmask.evaluation.entries import Entry, Source, gather
 from unmask.evaluation.gen_ppl import PROTOCOLS
-from unmask.evaluation.judges import Judge, load_judge
+from unmask.evaluation.judges import Dtype, Judge, load_judge
 from unmask.evaluation.mauve import LEAST
 from unmask.evaluation.measure import Measure, RealText, halves
-from unmask.evaluation.results import Cell, Results, write_results
+from unmask.evaluation.results import Cell, Json, Results, write_results
 from unmask.evaluation.texts import Texts, held_out, parrot, real_text
 from unmask.evaluation.walk import Walk
+from unmask.evaluation.ways import Way, make_ways
 from unmask.evaluation.workshop import Workshop
 from unmask.parallel.ranks import joined
 from unmask.sampling.body import Precision
 from unmask.sampling.categorical import Law
-from unmask.sampling.reveal import make_reveal
 
 TEMPERATURES = (1.0, 0.9, 0.8, 0.7)
 PASSAGES = 16  # of the parrot
 REAL, PARROT = "real text", "parrot"
 GIVEN = {REAL: "real", PARROT: "parrot"}  # cells nobody drew, and their roles
 NO_JUDGE = "No judge was given: NELBO, entropy and diversity only; no Gen PPL, no path gap, no speed-up."
+ONLY_BOUNDS = "Only bounds were asked for: nothing was drawn, so there is nothing to judge or compare by entropy."
 Progress = Callable[[str, int, int], None]  # what is being done, cells done, of how many so far
 
 
@@ -44,12 +45,14 @@ def evaluate(
     temperatures: Sequence[float] = TEMPERATURES,
     n: int = 64,
     judge: str | Path | Judge | Any = None,
+    judge_dtype: Dtype = "fp32",
     protocol: str = "mdlm",
     data: str | Path | None = None,
     split: str = "validation",
     wrap: bool = False,
     control_steps: Sequence[int] | None = None,
     mauve: bool = False,
+    only_bounds: bool = False,
     seed: int = 0,
     batch: int | None = None,
     device: str = "auto",
@@ -63,51 +66,60 @@ def evaluate(
         models: checkpoints by name. `teacher` is the control, else the teacher in the first student's provenance; a
             causal model is the autoregressive control
         steps: of every model
-        plans: reveal plans; iid runs on the grid `uniform`, the others on `rank`
+        plans: reveal plans; iid runs on the grid `uniform`, the others on `rank`, and PLAN@GRID on another: a name
+            (iid@cosine) or a file of `unmask fit-grid` (golden@fitted.json)
         temperatures: of every model; the highest is the headline's
         n: texts of a cell
         judge: a causal judge (see load_judge); None: NELBO, entropy and diversity only
+        judge_dtype: of the judge's matrices; bf16 is for GPUs, and its Gen PPL another number
         protocol: of Gen PPL
         data: held-out real text: a prepared folder, a text file, or "sample"
         split: of a prepared folder
         wrap: held-out blocks as MDLM makes them
         control_steps: more steps of the teacher (default: doublings from 4 to one a token)
         mauve: also MAUVE by the judge's features, for cells at the headline's temperature
+        only_bounds: NELBO and ELBO on n held-out texts; nothing is drawn and nothing judged
         seed: of everything
-        batch: texts in a forward
+        batch: texts in a forward (default: by the size of the model on a GPU, else 8)
         device: where
         precision: of the masked models
         out: a folder that keeps every finished cell and the results
         progress: told what is being done
     """
     _check(steps, plans, temperatures, n, protocol)
+    if only_bounds and (judge is not None or mauve or data is None):
+        raise UserError("bounds alone need held-out text (--data) and nobody to judge: leave --judge and --mauve out")
     with joined(device) as ranks:
         entries, notes = gather(models)
         length = entries[0].checkpoint.model.length
         control = _doublings(length) if control_steps is None else set(control_steps)
-        reader = None if judge is None else load_judge(judge, device=device)
-        real = _real(entries[0], data, length, n, split, wrap, seed, notes)
-        if mauve and (reader is None or real is None or min(n, len(real.pool)) < LEAST):
-            raise UserError(f"MAUVE needs a judge and {LEAST} texts on each side: give --judge, --data and --n {LEAST}")
-        if reader is None:
-            notes.append(NO_JUDGE)
+        compared = any(entry.role in ("student", "elbo") for entry in entries)
+        ways = make_ways(plans, [*steps, *control] if compared and not only_bounds else steps)
         settings: dict[str, Any] = {
-            "steps": sorted(set(steps)), "plans": list(plans), "temperatures": sorted(set(temperatures), reverse=True),
-            "n": n, "protocol": protocol, "control_steps": sorted({*control, *steps}), "seed": seed, "length": length,
+            "steps": sorted(set(steps)), "plans": [way.name for way in ways],
+            "temperatures": sorted(set(temperatures), reverse=True), "n": n, "protocol": protocol,
+            "control_steps": sorted({*control, *steps}), "seed": seed, "length": length,
             "data": None if data is None else str(data), "split": split, "wrap": wrap, "mauve": mauve,
             "precision": precision,
         }  # fmt: skip
+        held = _held_out(entries[0], ways, settings, only_bounds, notes)
+        reader = None if judge is None else load_judge(judge, device=device, dtype=judge_dtype)
+        real = None if held is None or only_bounds else _real(held, n, seed, notes)
+        if mauve and (reader is None or real is None or min(n, len(real.pool)) < LEAST):
+            raise UserError(f"MAUVE needs a judge and {LEAST} texts on each side: give --judge, --data and --n {LEAST}")
+        notes += [ONLY_BOUNDS] if only_bounds else [NO_JUDGE] if reader is None else []
         shop = Workshop(
             Measure(reader, protocol, real, Store.open(), seed), ranks, None if out is None else Path(out), n, seed,
             batch, device, precision, max(temperatures) if mauve else None, progress,
         )  # fmt: skip
         given = _controls(shop, real, notes)
         walk = Walk(
-            entries, shop, plans, settings["steps"], settings["temperatures"], settings["control_steps"],
+            entries, shop, ways, settings["steps"], settings["temperatures"], settings["control_steps"],
             next(iter(given), None),
         )  # fmt: skip
-        cells = walk.cells() + given
-        bounds = [] if real is None else shop.bounds(entries, plans, settings["steps"], real.pool)
+        cells = given if only_bounds else walk.cells() + given
+        texts = held if real is None else real.pool
+        bounds = [] if texts is None else shop.bounds(entries, ways, settings["steps"], texts)
         about = {entry.name: entry.about() for entry in entries}
         about |= {cell.model: {"role": GIVEN[cell.model], "sha256": None, "provenance": {}} for cell in given}
         where = provenance.record(ranks.device, processes=ranks.world)
@@ -124,8 +136,7 @@ def _check(steps: Sequence[int], plans: Sequence[str], temperatures: Sequence[fl
         raise UserError(f"steps must be whole numbers from 1 on, not {list(steps)}")
     if not plans or not temperatures:
         raise UserError("give at least one plan and one temperature")
-    for plan in plans:
-        make_reveal(plan)
+    make_ways(plans, steps)
     for temperature in temperatures:
         Law(temperature)
     if n < 2:
@@ -139,19 +150,31 @@ def _doublings(length: int) -> set[int]:
     return {2**k for k in range(2, length.bit_length())} | {length}
 
 
-def _real(
-    entry: Entry, data: str | Path | None, length: int, n: int, split: str, wrap: bool, seed: int, notes: list[str]
-) -> RealText | None:
-    """Held-out text, every other block for the pool."""
+def _held_out(entry: Entry, ways: Sequence[Way], settings: Json, only_bounds: bool, notes: list[str]) -> Texts | None:
+    """Held-out blocks: twice n of them where there is a pool to compare with, of which every other one is scored."""
+    data, n = settings["data"], settings["n"]
     if data is None:
         notes.append("No held-out text was given (--data): no NELBO, no coverage, no controls of real text.")
         return None
+    for way in ways:
+        if way.at(settings["steps"][0]).argmax_tail:
+            raise UserError(f"{way.name} fills its last positions by argmax and has no NELBO: take the grid uniform")
     tokenizer = entry.checkpoint.tokenizer
     assert tokenizer is not None
-    texts = held_out(data, tokenizer, length, count=2 * n, split=split, wrap=wrap)
+    count = n if only_bounds else 2 * n
+    texts = held_out(data, tokenizer, settings["length"], count=count, split=settings["split"], wrap=settings["wrap"])
+    least = 2 if only_bounds else 4
+    if len(texts) < least:
+        raise UserError(
+            f"{data} has {len(texts)} blocks of {settings['length']} tokens, and comparing needs {least}: "
+            "give more text"
+        )
+    return texts
+
+
+def _real(texts: Texts, n: int, seed: int, notes: list[str]) -> RealText:
+    """Every other block for the pool, the others for what pools are held to."""
     pool = min(n, len(texts) // 2)
-    if pool < 2:
-        raise UserError(f"{data} has {len(texts)} blocks of {length} tokens, and comparing needs 4: give more text")
     if pool < n:
         notes.append(
             f"The held-out text has {len(texts)} blocks, so that diversity compares {pool} texts on each side."
@@ -159,7 +182,7 @@ def _real(
     facts = {name: texts.record[name] for name in ("source", "split", "wrap")}
 
     def part(first: int) -> Texts:
-        return real_text(texts.tokens_TL[first : 2 * pool : 2].contiguous(), tokenizer, **facts, half=first)
+        return real_text(texts.tokens_TL[first : 2 * pool : 2].contiguous(), texts.tokenizer, **facts, half=first)
 
     return halves(part(0), part(1), seed)
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.base.streams import seed_of
 from unmask.evaluation.results import Cell
-from unmask.evaluation.score import DRAWS, LEVEL, resamples
+from unmask.evaluation.score import DRAWS, LEVEL, independent
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +57,10 @@ def _finite(value: float) -> float | None:
 
 def draw_cell(cell: Cell, *, seed: int = 0, draws: int = DRAWS) -> Drawn:
     """Bootstrap a cell: texts are drawn with replacement, each with its PPL and its entropy."""
-    ppl, entropy = cell.ratios["ppl"], cell.ratios["entropy"]
-    ones_1n = torch.ones(1, len(ppl), dtype=torch.float64)
-    parts = [ones_1n, *resamples(len(ppl), seed=seed_of(seed, "frontier", cell_name(cell)), draws=draws)]
-    return Drawn(
-        torch.cat([entropy.under(weight_Dn) for weight_Dn in parts]),
-        torch.cat([ppl.under(weight_Dn).log() for weight_Dn in parts]),
-    )
+    both = [cell.ratios["entropy"], cell.ratios["ppl"]]
+    value_1R = torch.tensor([[ratio.value for ratio in both]], dtype=torch.float64)
+    value_DR = torch.cat([value_1R, independent(both, cell_name(cell), seed=seed, draws=draws)])
+    return Drawn(value_DR[:, 0], value_DR[:, 1].log())
 
 
 def cell_name(cell: Cell) -> str:

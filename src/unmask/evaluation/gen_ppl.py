@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import torch
@@ -146,8 +147,11 @@ def average(nll_T: Tensor, count_T: Tensor, how: str) -> Ratio:
 
 def unigram_entropy(rows: Sequence[Sequence[int]]) -> Tensor:
     """The entropy of the token frequencies within each text, in nats: at most the log of its length."""
-    found = []
-    for row in rows:
-        _, count = torch.tensor(row).unique(return_counts=True)
-        found.append(torch.special.entr(count.double() / len(row)).sum())
-    return torch.stack(found)
+    length_T = torch.tensor([len(row) for row in rows])
+    text_N = torch.arange(len(rows)).repeat_interleave(length_T)
+    token_N = torch.tensor(list(chain.from_iterable(rows)))
+    states = int(token_N.max()) + 1
+    pair_P, count_P = (text_N * states + token_N).unique(return_counts=True)
+    text_P = pair_P // states
+    surprise_P = torch.special.entr(count_P.double() / length_T[text_P])
+    return torch.zeros(len(rows), dtype=torch.float64).index_add_(0, text_P, surprise_P)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from unmask.evaluation.cache import Store
 from unmask.evaluation.diversity import Diversity, distinct, diversity, repeated, self_bleu, suspicions
 from unmask.evaluation.gen_ppl import gen_ppl, unigram_entropy
 from unmask.evaluation.judges import Judge
-from unmask.evaluation.mauve import judge_features, mauve
+from unmask.evaluation.mauve import Array, judge_features, mauve
 from unmask.evaluation.path_gap import path_gap
 from unmask.evaluation.results import Json
 from unmask.evaluation.score import Ratio, Score
@@ -88,8 +89,12 @@ class Measure:
         return {**named, "self_bleu": pool.self_bleu}, tuple(suspicions(pool, self.real.diversity))
 
     def _mauve(self, texts: Texts, real: RealText, judge: Judge) -> Score:
-        drawn_ND, real_ND = judge_features(judge, texts), judge_features(judge, real.pool)
-        return mauve(drawn_ND, real_ND, seed=self.seed)
+        return mauve(judge_features(judge, texts), _reference_features(judge, real), seed=self.seed)
+
+
+@lru_cache(maxsize=1)  # one real text serves all the cells of an evaluation
+def _reference_features(judge: Judge, real: RealText) -> Array:
+    return judge_features(judge, real.reference)
 
 
 def halves(pool: Texts, reference: Texts, seed: int) -> RealText:

@@ -29,7 +29,7 @@ from unmask.evaluation.score import Ratio, Score
 from unmask.evaluation.texts import Texts, check_same_tokenizer
 from unmask.models.denoiser import Denoiser
 from unmask.parallel.ranks import Ranks, joined
-from unmask.sampling.body import Precision, prepare
+from unmask.sampling.body import Precision, prepare, usual_batch
 from unmask.sampling.categorical import Law
 from unmask.sampling.grids import Grid, make_grid
 from unmask.sampling.reveal import RevealPlan, make_reveal
@@ -91,7 +91,7 @@ def nelbo(
     law = law or Law()
     with joined(device) as ranks:
         body = prepare(checkpoint.model, ranks.device, precision)
-        rows = batch or (32 if ranks.device.type == "cuda" else 8)
+        rows = batch or usual_batch(checkpoint.model, ranks.device)
 
         def work(share: list[int]) -> list[list[float]]:
             # numbering (text, plan) this way, the first plan of a text is that of sample number i

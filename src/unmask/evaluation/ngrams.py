@@ -71,6 +71,7 @@ class Rows:
         self.flat_N = np.concatenate([np.asarray(row, dtype=np.int64) for row in rows])
         self.row_N = np.repeat(np.arange(len(rows)), self.length_T)
         self._numbers = [_numbered(self.flat_N)]  # of the n-gram that starts at each place, for n = 1, 2, ...
+        self._counted: dict[int, Ngrams] = {}
 
     def __len__(self) -> int:
         return len(self.length_T)
@@ -81,7 +82,12 @@ class Rows:
         return np.flatnonzero(self.row_N[: max(0, N - span + 1)] == self.row_N[span - 1 :])
 
     def ngrams(self, order: int) -> Ngrams:
-        """All n-grams; a row shorter than `order` has none."""
+        """All n-grams; a row shorter than `order` has none. Counted once."""
+        if order not in self._counted:
+            self._counted[order] = self._count(order)
+        return self._counted[order]
+
+    def _count(self, order: int) -> Ngrams:
         single_N = self._numbers[0]
         while len(self._numbers) < order:
             span = len(self._numbers) + 1

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from unmask.base.errors import UserError
 from unmask.evaluation.cache import Store, key_of
@@ -24,6 +26,7 @@ from unmask.parallel.ranks import joined
 
 Progress = Callable[[int, int], None]  # texts done, of how many
 EosRule = Literal["all", "first", "none"]
+_SAVED = (64, 256)  # texts after which what was said is kept, on a CPU and on a GPU
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class _Window:
     first: int
 
 
+@lru_cache(maxsize=1)  # Gen PPL, the path gap and MAUVE read the same texts one after the other
 def retokenised(texts: Texts, judge: Judge) -> list[list[int]]:
     """What the texts spell, in the judge's tokens, its own end-of-document token between documents."""
     if judge.eos_id is None:
@@ -73,14 +77,13 @@ def retokenised(texts: Texts, judge: Judge) -> list[list[int]]:
     return [join_documents([next(encoded) for _ in documents], judge.eos_id) for documents in texts.documents]
 
 
-def scored(ids: Sequence[int], eos_id: int | None, rule: EosRule) -> list[bool]:
+def scored(ids: Sequence[int], eos_id: int | None, rule: EosRule) -> Tensor:
     """Which tokens count; whether the first one does is decided by what it is predicted from."""
-    seen, counts = 0, []
-    for token in ids:
-        is_eos = token == eos_id
-        seen += is_eos
-        counts.append(not is_eos or rule == "all" or (rule == "first" and seen == 1))
-    return counts
+    ids_T = torch.tensor(ids)
+    if eos_id is None or rule == "all":
+        return torch.ones_like(ids_T, dtype=torch.bool)
+    is_eos_T = ids_T == eos_id
+    return ~is_eos_T | (is_eos_T.cumsum(0) == 1) if rule == "first" else ~is_eos_T
 
 
 def windows(text: int, length: int, width: int, stride: int) -> Iterator[_Window]:
@@ -102,12 +105,13 @@ def judge_rows(
 ) -> list[Judged]:
     """What a judge says of texts given as its own token ids. Under torchrun the processes share what is not known."""
     prepared = [_prepare(judge, row, reading) for row in rows]
-    keys = [key_of(judge.id, asdict(reading), row) for row in prepared]
+    how = asdict(reading)
+    keys = [key_of(judge.id, how, row) for row in prepared]
     with joined(judge.device.type) as ranks:
         said = ranks.on_first(lambda: store.find(keys) if store else [None] * len(keys))
         missing = [i for i, numbers in enumerate(said) if numbers is None]
         missing.sort(key=lambda i: -len(prepared[i]))  # similar lengths together, and memory runs out at once or never
-        size = 64 * ranks.world
+        size = _SAVED[judge.device.type == "cuda"] * ranks.world
         for start in range(0, len(missing), size):
             if progress:
                 progress(len(rows) - len(missing) + start, len(rows))
@@ -146,18 +150,18 @@ def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], rea
     stride = min(reading.stride or width, max(1, width // 2))
     asked = [window for i in share for window in windows(i, len(rows[i]), width, stride)]
     counts = {i: scored(rows[i], judge.eos_id, reading.eos) for i in share}
-    sums = {i: [0.0, 0.0, 0.0] for i in share}
+    sums = {i: torch.zeros(3, dtype=torch.float64) for i in share}
     for batch in _batches(judge, asked):
         leads = [_lead(judge, window, reading) for window in batch]
         seen = [[*lead, *rows[w.text][w.start : w.end]] for lead, w in zip(leads, batch, strict=True)]
-        for window, lead, (log_p, entropy) in zip(batch, leads, _score(judge, seen), strict=True):
-            for place in range(window.first, window.end):
-                if counts[window.text][place]:
-                    at, total = place - window.start + len(lead) - 1, sums[window.text]
-                    total[0] -= log_p[at]
-                    total[1] += 1
-                    total[2] += entropy[at]
-    return [sums[i] for i in share]
+        counted_BT = torch.zeros(len(batch), max(map(len, seen)) - 1, dtype=torch.bool)
+        for b, (window, lead) in enumerate(zip(batch, leads, strict=True)):
+            at = window.first - window.start + len(lead) - 1  # where its first scored token is predicted
+            tokens = counts[window.text][window.first : window.end]
+            counted_BT[b, at : at + len(tokens)] = tokens
+        for window, sum_3 in zip(batch, _score(judge, seen, counted_BT), strict=True):
+            sums[window.text] += sum_3
+    return [sums[i].tolist() for i in share]
 
 
 def _lead(judge: Judge, window: _Window, reading: Reading) -> list[int]:
@@ -167,8 +171,12 @@ def _lead(judge: Judge, window: _Window, reading: Reading) -> list[int]:
 
 
 def _batches(judge: Judge, asked: Sequence[_Window]) -> Iterator[list[_Window]]:
-    """Windows that go through together: a bound on the table of logits."""
-    budget = 2**28 if judge.device.type == "cuda" else 2**25
+    """Windows that go through together: a bound on the table of logits, 2 GiB of float32 on a GPU, 128 MiB elsewhere.
+
+    At 256 tokens a text that is 40 texts of SmolLM2 in a forward, and 256 of a judge with 8k tokens. Two to three such
+    tables stand at once.
+    """
+    budget = 2**29 if judge.device.type == "cuda" else 2**25
     most = max((window.end - window.start for window in asked), default=1)
     size = max(1, budget // (judge.states * most))
     for start in range(0, len(asked), size):
@@ -176,22 +184,22 @@ def _batches(judge: Judge, asked: Sequence[_Window]) -> Iterator[list[_Window]]:
 
 
 @torch.inference_mode()
-def _score(judge: Judge, rows: Sequence[Sequence[int]]) -> list[tuple[list[float], list[float]]]:
-    """Of each row, log p of every token after its first, and the judge's entropy there."""
-    longest = max(map(len, rows))
-    if longest < 2:
-        return [([], []) for _ in rows]
-    ids_BT = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])
+def _score(judge: Judge, rows: Sequence[Sequence[int]], counted_BT: Tensor) -> Tensor:
+    """Of each row the sum of -log p over the counted tokens after its first, their number, and the judge's entropy."""
+    if not counted_BT.shape[1]:
+        return torch.zeros(len(rows), 3, dtype=torch.float64)
+    ids_BT = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     log_p_BTV = judge.logits(ids_BT[:, :-1]).log_softmax(-1)
     log_p_BT = log_p_BTV.gather(-1, ids_BT[:, 1:, None].to(log_p_BTV.device))[..., 0].cpu().double()
-    entropy_BT = torch.special.entr(log_p_BTV.exp()).sum(-1).cpu().double()
-    within_BT = torch.arange(1, longest) < torch.tensor([len(row) for row in rows])[:, None]
+    entropy_BT = torch.special.entr(log_p_BTV.exp_()).sum(-1).cpu().double()
+    within_BT = torch.arange(1, ids_BT.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
     if not bool((log_p_BT.isfinite() & entropy_BT.isfinite())[within_BT].all()):
         raise UserError(
             f"the judge {judge.name!r} gave NaN, or no probability at all, for a token of a text: load it "
             "in fp32, or take another judge"
         )
-    return list(zip(log_p_BT.tolist(), entropy_BT.tolist(), strict=True))
+    sums = [torch.where(counted_BT, value_BT, 0).sum(1) for value_BT in (-log_p_BT, entropy_BT)]
+    return torch.stack([sums[0], counted_BT.sum(1), sums[1]], dim=1)
 
 
 def sums(judged: Sequence[Judged]) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from unmask.base.streams import stream
 DRAWS = 2000
 LEVEL = 0.95
 _ENTRIES = 1 << 22  # of a weight matrix at once: 32 MiB of float64
+_REMEMBERED = 1 << 24  # entries of resamples that are kept for the next statistic: 128 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +68,7 @@ class Ratio:
 
     def under(self, weight_Dn: Tensor) -> Tensor:
         """The statistic with sample i counted weight[d, i] times, for each d."""
-        value_D = (weight_Dn @ self.top_n) / (weight_Dn @ self.bottom_n)
+        value_D = torch.div(*(weight_Dn @ torch.stack([self.top_n, self.bottom_n], dim=1)).unbind(1))
         return value_D.exp() if self.exponential else value_D
 
 
@@ -114,6 +116,17 @@ class Score:
 
 def resamples(n: int, *, seed: int, draws: int = DRAWS) -> Iterator[Tensor]:
     """Bootstrap weights in chunks of draws: weight[d, i] is how often sample i was drawn, each row sums to n."""
+    if draws * n <= _REMEMBERED:
+        return iter(_remembered(n, seed, draws))
+    return _resamples(n, seed, draws)
+
+
+@lru_cache(maxsize=2)  # the many statistics of a cell share their resamples; those of an unpaired difference are two
+def _remembered(n: int, seed: int, draws: int) -> tuple[Tensor, ...]:
+    return tuple(_resamples(n, seed, draws))
+
+
+def _resamples(n: int, seed: int, draws: int) -> Iterator[Tensor]:
     generator = stream(seed, "bootstrap", n)
     size = max(1, _ENTRIES // n)
     for start in range(0, draws, size):
@@ -131,6 +144,15 @@ def bootstrap(ratios: Sequence[Ratio], *, seed: int = 0, draws: int = DRAWS) -> 
         for weight_Dn in resamples(sizes.pop(), seed=seed, draws=draws)
     ]
     return torch.cat(parts)
+
+
+def independent(ratios: Sequence[Ratio], name: str, *, seed: int = 0, draws: int = DRAWS) -> Tensor:
+    """The same for one of many groups of samples, whose draws must not go together with another's: (D, R).
+
+    One set of resamples serves all groups of a size; each takes them in an order of its own.
+    """
+    order_D = torch.randperm(draws, generator=stream(seed, "order of draws", name))
+    return bootstrap(ratios, seed=seed, draws=draws)[order_D]
 
 
 def difference(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from unmask.evaluation.entries import Entry
 from unmask.evaluation.results import Cell
+from unmask.evaluation.ways import Way
 from unmask.evaluation.workshop import Workshop
 
 COLDEST, HOTTEST = 0.4, 1.3  # beyond them nobody is a reference any more
@@ -27,7 +28,7 @@ class Walk:
 
     entries: Sequence[Entry]
     shop: Workshop
-    plans: Sequence[str]
+    ways: Sequence[Way]
     steps: Sequence[int]
     temperatures: Sequence[float]
     control_steps: Sequence[int]  # of the teacher
@@ -37,41 +38,42 @@ class Walk:
         """All of them."""
         teachers, others = self._of("teacher"), self._of("student") + self._of("elbo")
         control = self.control_steps if others else self.steps
-        wanted = [(e, plan, n, t) for e in others for plan in self.plans for n in self.steps for t in self.temperatures]
-        wanted += [(e, plan, n, t) for e in teachers for plan in self.plans for n in control for t in self.temperatures]
+        wanted = [(e, way, n, t) for e in others for way in self.ways for n in self.steps for t in self.temperatures]
+        wanted += [(e, way, n, t) for e in teachers for way in self.ways for n in control for t in self.temperatures]
         causal = [(entry, t) for entry in self._of("ar") for t in self.temperatures]
         self.shop.plan(len(wanted) + len(causal))
         cells = [self.shop.cell(*one) for one in wanted] + [self.shop.causal(*one) for one in causal]
         if self.shop.measure.judge is not None and teachers and others:
-            for plan in self.plans:
-                cells = self._bracketed(teachers[0], others, plan, control, cells)
+            for way in self.ways:
+                cells = self._bracketed(teachers[0], others, way, control, cells)
         return cells
 
     def _of(self, role: str) -> list[Entry]:
         return [entry for entry in self.entries if entry.role == role]
 
     def _bracketed(
-        self, teacher: Entry, others: Sequence[Entry], plan: str, control: Sequence[int], cells: Sequence[Cell]
+        self, teacher: Entry, others: Sequence[Entry], way: Way, control: Sequence[int], cells: Sequence[Cell]
     ) -> list[Cell]:
         """The cells so far, with more temperatures on one plan."""
         made = list(cells)
         real = [] if self.real is None else [self.real]
         for entry in others:
-            made += self._brackets(entry, plan, self.steps, _path(made, entry, plan), real)
+            made += self._brackets(entry, way, self.steps, _path(made, entry, way), real)
         names = {entry.name for entry in others}
         hot = max(self.temperatures)
-        students = [cell for cell in made if (cell.model in names and cell.plan == plan and cell.temperature == hot)]
-        made += self._brackets(teacher, plan, control, _path(made, teacher, plan), students + real)
-        path = _path(made, teacher, plan)
+        mine = [cell for cell in made if cell.model in names and cell.plan == way.name]
+        students = [cell for cell in mine if cell.temperature == hot]
+        made += self._brackets(teacher, way, control, _path(made, teacher, way), students + real)
+        path = _path(made, teacher, way)
         drawn = {float(cell.temperature or 0) for cell in path}
         for temperature in sorted({meeting(path, student) for student in students} - {None}):  # type: ignore[type-var]
             if temperature is not None and min(abs(temperature - one) for one in drawn) > NEAR:
                 drawn.add(temperature)
-                made += self._row(teacher, plan, control, temperature)
+                made += self._row(teacher, way, control, temperature)
         return made
 
     def _brackets(
-        self, entry: Entry, plan: str, steps: Sequence[int], path: Sequence[Cell], targets: Sequence[Cell]
+        self, entry: Entry, way: Way, steps: Sequence[int], path: Sequence[Cell], targets: Sequence[Cell]
     ) -> list[Cell]:
         """Cells at temperatures beyond those of a path, until its entropies enclose the targets' at all its steps."""
         coldest, hottest = min(self.temperatures), max(self.temperatures)
@@ -79,19 +81,19 @@ class Walk:
         more: list[Cell] = []
         while coldest > COLDEST and any(_entropy(a, -MARGIN) < _entropy(b) for a in targets for b in cold):
             coldest = round(max(COLDEST, coldest - STEP), 3)
-            more += (cold := self._row(entry, plan, steps, coldest))
+            more += (cold := self._row(entry, way, steps, coldest))
         while hottest < HOTTEST and any(_entropy(a, MARGIN) > _entropy(b) for a in targets for b in hot):
             hottest = round(min(HOTTEST, hottest + STEP), 3)
-            more += (hot := self._row(entry, plan, steps, hottest))
+            more += (hot := self._row(entry, way, steps, hottest))
         return more
 
-    def _row(self, entry: Entry, plan: str, steps: Sequence[int], temperature: float) -> list[Cell]:
+    def _row(self, entry: Entry, way: Way, steps: Sequence[int], temperature: float) -> list[Cell]:
         self.shop.plan(len(steps))
-        return [self.shop.cell(entry, plan, n, temperature) for n in steps]
+        return [self.shop.cell(entry, way, n, temperature) for n in steps]
 
 
-def _path(cells: Sequence[Cell], entry: Entry, plan: str) -> list[Cell]:
-    return [cell for cell in cells if (cell.model, cell.plan) == (entry.name, plan)]
+def _path(cells: Sequence[Cell], entry: Entry, way: Way) -> list[Cell]:
+    return [cell for cell in cells if (cell.model, cell.plan) == (entry.name, way.name)]
 
 
 def _entropy(cell: Cell, errors: float = 0.0) -> float:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json, write_json
+from unmask.base.files import read_json, write_text
 from unmask.base.streams import seed_of
 from unmask.evaluation.cache import key_of
 from unmask.evaluation.causal import sample_causal
@@ -27,18 +27,15 @@ from unmask.evaluation.measure import Measure
 from unmask.evaluation.nelbo import Likelihood, elbo, nelbo
 from unmask.evaluation.results import Bound, Cell, Json
 from unmask.evaluation.texts import Texts, of_samples
+from unmask.evaluation.ways import Way
 from unmask.parallel.ranks import Ranks
 from unmask.sampling.body import Precision
 from unmask.sampling.sample import sample
 from unmask.sampling.samples import Samples
 
+CAUSAL = "causal"  # the plan of a cell that was written from left to right
 SHOWN = 4  # texts of a cell that a report may show
-_VERSION = 1  # of what is kept
-
-
-def grid_of(plan: str) -> str:
-    """iid is the published sampler's law, on a grid of times; a plan by rank reveals equal counts."""
-    return "uniform" if plan == "iid" else "rank"
+_VERSION = 2  # of what is kept
 
 
 @dataclass(eq=False)
@@ -63,17 +60,17 @@ class Workshop:
         """So many more cells are coming."""
         self.planned += count
 
-    def cell(self, entry: Entry, plan: str, steps: int, temperature: float) -> Cell:
+    def cell(self, entry: Entry, way: Way, steps: int, temperature: float) -> Cell:
         """A masked model's cell."""
-        seed = seed_of(self.seed, "cell", self._identity(entry), plan, steps, str(temperature)) % 2**31
+        seed = seed_of(self.seed, "cell", self._identity(entry), way.identity(steps), steps, str(temperature)) % 2**31
 
         def draw(n: int) -> Samples:
             return sample(
                 entry.checkpoint,
                 n,
                 steps,
-                reveal=plan,
-                grid=grid_of(plan),
+                reveal=way.reveal,
+                grid=way.at(steps),
                 temperature=temperature,
                 seed=seed,
                 batch=self.batch,
@@ -81,18 +78,18 @@ class Workshop:
                 precision=self.precision,
             )
 
-        return self._made(entry, plan, steps, temperature, draw)
+        return self._made(entry, way.name, _identity_of(way, steps), steps, temperature, draw)
 
     def causal(self, entry: Entry, temperature: float) -> Cell:
         """A causal model's cell: as many forwards as tokens, each of one position."""
-        seed = seed_of(self.seed, "cell", self._identity(entry), "causal", str(temperature)) % 2**31
+        seed = seed_of(self.seed, "cell", self._identity(entry), CAUSAL, str(temperature)) % 2**31
 
         def draw(n: int) -> Samples:
             return sample_causal(
                 entry.checkpoint, n, temperature=temperature, seed=seed, batch=self.batch, device=self.device
             )
 
-        return self._made(entry, "causal", None, temperature, draw)
+        return self._made(entry, CAUSAL, CAUSAL, None, temperature, draw)
 
     def given(self, name: str, texts: Texts) -> Cell:
         """A cell of texts that nobody drew."""
@@ -117,7 +114,13 @@ class Workshop:
         return entry.sha256 or entry.name
 
     def _made(
-        self, entry: Entry, plan: str, steps: int | None, temperature: float, draw: Callable[[int], Samples]
+        self,
+        entry: Entry,
+        plan: str,
+        how: Any,
+        steps: int | None,
+        temperature: float,
+        draw: Callable[[int], Samples],
     ) -> Cell:
         what = f"{entry.name}, {plan}" + (f", {steps} steps" if steps else "") + f", T = {temperature:g}"
         if self.progress:
@@ -125,18 +128,17 @@ class Workshop:
         made = [
             _VERSION,
             self._identity(entry),
-            plan,
-            grid_of(plan),
+            how,
             steps,
             temperature,
             self.n,
             self.seed,
             self.batch,
             self.precision,
-            str(self.ranks.device),
+            self.ranks.device.type,
         ]
         judge, real = self.measure.judge, self.measure.real
-        with_mauve = temperature == self.mauve_at and plan != "causal"
+        with_mauve = temperature == self.mauve_at and plan != CAUSAL
         scored = [
             made,
             judge and [judge.id, self.measure.protocol],
@@ -150,7 +152,7 @@ class Workshop:
         self.done += 1
         if self.progress:
             self.progress(what, self.done, self.planned)
-        return Cell.from_json({**kept, "model": entry.name})
+        return Cell.from_json({**kept, "model": entry.name, "plan": plan})
 
     def _samples(self, entry: Entry, made: list[Any], draw: Callable[[int], Samples]) -> Json:
         """Samples and the seconds they took, as JSON: what is kept before any judge is asked."""
@@ -202,31 +204,21 @@ class Workshop:
 
     # --- likelihood ---------------------------------------------------------------------------------------------------
 
-    def bounds(self, entries: Sequence[Entry], plans: Sequence[str], steps: Sequence[int], texts: Texts) -> list[Bound]:
+    def bounds(self, entries: Sequence[Entry], ways: Sequence[Way], steps: Sequence[int], texts: Texts) -> list[Bound]:
         """NELBO of every masked model on every plan in every number of steps, and every model's ELBO."""
-        wanted: list[tuple[Entry, str | None, int | None]] = [(entry, None, None) for entry in entries]
-        wanted += [(e, plan, n) for e in entries if e.role != "ar" for plan in plans for n in steps]
+        wanted: list[tuple[Entry, Way | None, int]] = [(entry, None, 0) for entry in entries]
+        wanted += [(e, way, n) for e in entries if e.role != "ar" for way in ways for n in steps]
         self.plan(len(wanted))
         return [self._bound(*one, texts) for one in wanted]
 
-    def _bound(self, entry: Entry, plan: str | None, steps: int | None, texts: Texts) -> Bound:
-        what = f"{entry.name}, " + (f"NELBO, {plan}, {steps} steps" if plan else "ELBO")
+    def _bound(self, entry: Entry, way: Way | None, steps: int, texts: Texts) -> Bound:
+        """NELBO on a way in so many steps; without one, the ELBO."""
+        what = f"{entry.name}, " + (f"NELBO, {way.name}, {steps} steps" if way else "ELBO")
         if self.progress:
             self.progress(what, self.done, self.planned)
-        name = (
-            key_of(
-                "bound",
-                _VERSION,
-                self._identity(entry),
-                plan,
-                plan and grid_of(plan),
-                steps,
-                self.seed,
-                texts.record["sha256"],
-                self.precision,
-            )[:24]
-            + ".json"
-        )
+        made = [_VERSION, self._identity(entry), way and [_identity_of(way, steps), steps], self.seed, self.precision]
+        name = f"{key_of('bound', *made, texts.record['sha256'], self.ranks.device.type)[:24]}.json"
+        plan, asked = (way.name, steps) if way else (None, None)
         kept = self._kept(name)
         if kept is None:
             how: dict[str, Any] = {
@@ -235,14 +227,14 @@ class Workshop:
                 "device": self.device,
                 "precision": self.precision,
             }
-            if plan is None or steps is None:
+            if way is None:
                 found = elbo(entry.checkpoint, texts, masks=4, **how)
             else:
-                found = nelbo(entry.checkpoint, texts, steps, reveal=plan, grid=grid_of(plan), **how)
-            kept = _bound_of(entry.name, plan, steps, found).to_json()
+                found = nelbo(entry.checkpoint, texts, steps, reveal=way.reveal, grid=way.at(steps), **how)
+            kept = _bound_of(entry.name, plan, asked, found).to_json()
             self._keep(name, kept)
         self.done += 1
-        return Bound.from_json({**kept, "model": entry.name})
+        return Bound.from_json({**kept, "model": entry.name, "plan": plan})
 
     # --- the folder ---------------------------------------------------------------------------------------------------
 
@@ -264,7 +256,13 @@ class Workshop:
     def _keep(self, name: str, what: Json) -> None:
         if self.out is not None:
             path = self.out / "cells" / name
-            self.ranks.on_first(lambda: write_json(path, json.loads(json.dumps(what))))
+            self.ranks.on_first(lambda: write_text(path, json.dumps(what) + "\n"))
+
+
+def _identity_of(way: Way, steps: int) -> Json:
+    """Which law this is: the plan and the times, whatever they are called and wherever a file lies."""
+    grid = way.at(steps)
+    return {"reveal": way.reveal, "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
 
 
 def _column(log_q: list[float]) -> Tensor:

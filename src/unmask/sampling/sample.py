@@ -26,7 +26,7 @@ from unmask.parallel.ranks import Ranks, joined
 from unmask.process.schedule import Schedule
 from unmask.sampling import categorical
 from unmask.sampling.ancestral import ancestral
-from unmask.sampling.body import Body, Precision, prepare
+from unmask.sampling.body import Body, Precision, prepare, usual_batch
 from unmask.sampling.categorical import Law
 from unmask.sampling.grids import Grid, make_grid
 from unmask.sampling.infill import Template, templates
@@ -145,7 +145,7 @@ class _Run:
 
     def all(self, wanted: list[Template], batch: int | None, ranks: Ranks) -> list[_Row]:
         """This process's share, batches of equal length together; then everybody's, in order."""
-        size = batch or (32 if self.body.device.type == "cuda" else 8)
+        size = batch or usual_batch(self.model, self.body.device)
         by_length: dict[int, list[int]] = {}
         for index in range(ranks.rank, len(wanted), ranks.world):
             by_length.setdefault(wanted[index].length, []).append(index)

@@ -1,0 +1,68 @@
+"""PLAN and PLAN@GRID: which law is run, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from unmask.base.errors import UserError
+from unmask.base.streams import stream
+from unmask.checkpoint.io import Checkpoint
+from unmask.evaluation.ways import make_ways
+from unmask.models.dit import DiT
+from unmask.sampling.fit_grid import fit_grid
+from unmask.sampling.grids import make_grid
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """(what was fitted, its file): a grid of 4 steps for golden."""
+    model = DiT(9, 16, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0).eval()
+    texts_TL = torch.randint(8, (8, 16), generator=stream(0, "texts"))
+    found = fit_grid(Checkpoint(model), texts_TL, 4, device="cpu")
+    path = tmp_path_factory.mktemp("fitted") / "fitted.json"
+    path.write_text(json.dumps(found.to_json()))
+    return found, path
+
+
+def test_a_plan_runs_on_its_usual_grid_or_on_the_one_it_is_given() -> None:
+    ways = make_ways(["iid", "golden@rank", "iid@cosine", "golden", "confidence@cosine"], [4])
+    assert [(way.name, way.reveal) for way in ways] == [
+        ("iid", "iid"), ("golden", "golden"), ("iid@cosine", "iid"), ("confidence@cosine", "confidence"),
+    ]  # fmt: skip
+    assert [way.at(4) for way in ways] == [make_grid(name, 4) for name in ("uniform", "rank", "cosine", "cosine")]
+
+
+def test_a_fitted_grid_serves_every_number_of_steps_up_to_its_own(fitted, tmp_path) -> None:
+    found, path = fitted
+    (way,) = make_ways([f"golden@{path}"], [4, 2])
+    assert way.at(4).times == found.grid.times
+    assert way.at(2).times == found.paths[1].grid().times
+    assert way.at(2).by == "rank"
+    moved = shutil.copy(path, tmp_path / "elsewhere.json")
+    (other,) = make_ways([f"golden@{moved}"], [4])
+    assert other.identity(4) == way.identity(4) != way.identity(2), "a grid is what it does, not where it lies"
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("goldn@rank", "did you mean 'golden'"),
+        ("golden@rnk", "did you mean 'rank'"),
+        ("golden@", "unknown grid"),
+        ("golden@nowhere.json", "nowhere.json"),
+        ("golden@{folder}/bad.json", "is not a grid"),
+        ("golden@{file}", "no grid of 8 steps"),
+        ("stride@{folder}/stride.json", "no grid of 2 steps"),
+    ],
+)
+def test_what_is_no_plan_or_grid_is_one_line(fitted, tmp_path, plan: str, message: str) -> None:
+    found, path = fitted
+    (tmp_path / "bad.json").write_text("{}")
+    (tmp_path / "stride.json").write_text(json.dumps({**found.to_json(), "plan": "stride"}))
+    with pytest.raises(UserError, match=message) as raised:
+        make_ways([plan.format(folder=tmp_path, file=path)], [4, 2] if "stride" in plan else [4, 8])
+    assert "\n" not in str(raised.value)
