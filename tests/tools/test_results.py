@@ -1,0 +1,215 @@
+"""From results.json to the page: numbers arrive as measured, what is missing is said, twice is the same as once."""
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import unmask
+from unmask.cli.main import main as command
+from unmask.evaluation.analysis import analyse
+from unmask.evaluation.results import read_results, write_results
+from unmask.evaluation.score import Ratio
+
+RECIPES = sorted((Path(unmask.__file__).parent / "recipes").glob("study-*.yaml"))
+STUDIES = Path(__file__).resolve().parents[2] / "docs" / "results" / "studies.yaml"
+
+
+def tool(house: Path, *words: str) -> int:
+    from tools.results.__main__ import main
+
+    return main(["--docs", str(house / "docs"), *words])
+
+
+def page(house: Path) -> str:
+    return (house / "docs" / "results.md").read_text(encoding="utf-8")
+
+
+def row(text: str, name: str) -> list[str]:
+    line = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
+    return [word.strip() for word in line.strip("|").split("|")][1:]
+
+
+def edit(house: Path, old: str, new: str) -> None:
+    path = house / "docs" / "results" / "studies.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_numbers_arrive_on_the_page_as_they_were_measured(house):
+    assert tool(house, "slim") == 0
+    kept = (house / "docs" / "results" / "plans-one.json").read_text(encoding="utf-8")
+    assert "/machine" not in kept
+    assert "ratios" not in kept
+    assert len(kept) < len((house / "plans" / "results.json").read_text()) / 3
+    assert tool(house, "page") == 0
+    measured = read_results(house / "plans").one(plan="golden", steps=32, temperature=1.0)
+    assert measured is not None
+    ppl, entropy = measured.scores["gen_ppl"], measured.scores["entropy"]
+    shown = row(page(house), "golden")[1]  # the first table; columns are 8 and 32 steps
+    half = (ppl["high"] - ppl["low"]) / 2
+    assert (
+        shown
+        == f"{ppl['value']:.1f} ± {half:.1f}<br>{entropy['value']:.3f} ± {(entropy['high'] - entropy['low']) / 2:.3f}"
+    )
+
+
+def test_the_page_is_made_once_and_for_all(house):
+    tool(house, "slim")
+    tool(house, "page")
+    first = {path: path.read_bytes() for path in (house / "docs").rglob("*") if path.is_file()}
+    assert sum(path.suffix == ".svg" for path in first) == 3
+    for path in first:
+        if path.suffix == ".svg":
+            path.unlink()
+    tool(house, "slim")
+    tool(house, "page")
+    assert {path: path.read_bytes() for path in (house / "docs").rglob("*") if path.is_file()} == first
+    outside = re.sub(r"<!-- begin (\w+) -->.*?<!-- end \1 -->\n", "", page(house), flags=re.DOTALL)
+    assert outside == "# Results\nWords above.\nWords between.\nWords below.\n"
+
+
+def test_what_is_missing_is_said(house, made_up):
+    assert tool(house, "page") == 0
+    assert page(house).count("**Not run yet.**") == 2
+    whole = read_results(house / "plans")
+    holed = replace(whole, cells=[c for c in whole.cells if (c.plan, c.steps) != ("golden", 8)])
+    write_results(holed, house / "plans" / "results.json")
+    tool(house, "slim")
+    tool(house, "page")
+    text = page(house)
+    assert "**Partial.** The second judge ran out of time. Not run: `plans-two`." in text
+    assert "6 of 6 cells have fewer than 32 texts (the fewest 16)." in text
+    assert "1 of 4 not run (–)." in text
+    assert row(text, "golden")[0] == "–"
+    assert "**Partial.** Every run is there, but nobody has called it complete." in text
+    edit(house, "The headline\n  status: planned", "The headline\n  status: complete")
+    tool(house, "page")
+    assert "### The headline\n\n**Complete.**\n" in page(house)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words", "said"),
+    [
+        ("", "", ["slim", "plans-two"], "no results at nowhere"),
+        ("", "", ["slim", "plans-tow"], "did you mean 'plans-two'"),
+        ("status: planned\n  missing", "status: complete\n  missing", ["page"], "plans-one.json is missing"),
+        ("status: planned\n  missing", "status: done\n  missing", ["page"], "'done'"),
+        ("{out: plans}", "{out: plans, text: poems}", ["page"], "'poems'"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(house, capsys, old, new, words, said):
+    edit(house, old, new)
+    before = page(house)
+    assert tool(house, *words) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert said in error
+    assert page(house) == before
+
+
+def test_a_mark_without_its_end_is_refused(house, capsys):
+    path = house / "docs" / "results.md"
+    path.write_text(page(house).replace("<!-- end plans -->\n", ""), encoding="utf-8")
+    assert tool(house, "page") == 2
+    assert "<!-- end plans -->" in capsys.readouterr().err
+
+
+def level(made_up: Any, name: str, plan: str, steps: int, nats: float) -> Any:
+    """A bound without noise."""
+    return replace(made_up.bound(name, plan, steps, 8), ratio=Ratio.mean(torch.full((8,), nats)))
+
+
+def test_forwards_that_suffice_are_read_off_in_log_nfe(made_up):
+    """A distance of +0.1 at 4 forwards and -0.1 at 16 is nought half way in log NFE, at 8; the yardstick has 64."""
+    from tools.results.match import matches
+
+    found = made_up.results({"teacher": 0.0}, ["iid", "golden"], [4, 16, 64], [1.0], 8)
+    nats = {
+        ("iid", 4): 5.0,
+        ("iid", 16): 4.5,
+        ("iid", 64): 4.0,
+        ("golden", 4): 4.1,
+        ("golden", 16): 3.9,
+        ("golden", 64): 3.8,
+    }
+    bounds = [level(made_up, "teacher", plan, steps, value) for (plan, steps), value in nats.items()]
+    entries = matches(analyse(replace(found, bounds=bounds), draws=10), 0)
+    needs = {(one["score"], one["plan"]): one["needs"] for one in entries}
+    assert needs["nelbo", "golden"]["relation"] == "="
+    assert [needs["nelbo", "golden"][end] for end in ("value", "low", "high")] == pytest.approx([8, 8, 8])
+    assert needs["nelbo", "iid"]["value"] == pytest.approx(64)
+
+
+def test_gen_ppl_is_compared_at_equal_entropy(made_up):
+    """Made so that log PPL falls by 4 for each nat of entropy: what is off that line counts, not what is cooler."""
+    from tools.results.match import matches
+
+    found = made_up.results({"teacher": 0.0, "sharp": 0.0}, ["iid"], [64], [1.1, 1.0, 0.9, 0.8, 0.7], 64)
+    keep = [c for c in found.cells if c.model != "sharp" or c.temperature == 0.85]
+    cooled = replace(made_up.cell("sharp", "iid", 64, 0.85, 64, gain=0.2), temperature=1.0)
+    settings = {**found.settings, "temperatures": [1.0, 0.9, 0.8, 0.7]}
+    whole = analyse(replace(found, cells=[*keep, cooled], settings=settings), draws=10)
+    entry = next(one for one in matches(whole, 0) if (one["score"], one["model"]) == ("gen_ppl", "sharp"))
+    value, low, high = entry["curve"][0]["distance"]
+    assert value == pytest.approx(-0.2, abs=1e-6)
+    assert low < value < high
+
+
+def test_differences_between_arms_pair_seeds_and_texts(made_up):
+    from tools.results.match import against
+
+    gains = {f"{arm}-s{seed}": gain + seed / 100 for arm, gain in (("A", 0.0), ("B", 0.3)) for seed in range(3)}
+    gains["B-s2"] += 0.3
+    found = analyse(made_up.results(gains, ["golden"], [8], [1.0], 64), draws=10)
+    nelbo = next(one for one in against(found, 0) if one["score"] == "nelbo" and one["plan"])
+    assert (nelbo["arm"], nelbo["to"], nelbo["seeds"]) == ("B", "A", [0, 1, 2])
+    assert nelbo["each"] == pytest.approx([-0.03, -0.03, -0.06])  # a gain is worth a tenth of itself in NELBO
+    value, low, high = nelbo["difference"]
+    assert value == pytest.approx(-0.04)
+    spread = 0.02 * math.sqrt(2 / (64 * 3))  # what is hard for all models alike cancels: only their own noise is left
+    assert high - low == pytest.approx(2 * 1.96 * spread, rel=0.35)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_study_recipe_suits_the_command_in_its_head(capsys, recipe):
+    text = recipe.read_text(encoding="utf-8")
+    found = re.search(rf"unmask (\S+) --config {recipe.stem} ", text)
+    assert found, "a recipe opens with a command that uses it"
+    assert command([found[1], "--config", recipe.stem, "--print_config"]) == 0
+    chosen = yaml.safe_load(capsys.readouterr().out)
+    assert {key: chosen[key] for key in yaml.safe_load(text)} == {
+        key: float(value) if isinstance(chosen[key], float) else value for key, value in yaml.safe_load(text).items()
+    }
+
+
+def test_every_command_of_the_studies_is_one_that_unmask_takes(capsys):
+    studies = yaml.safe_load(STUDIES.read_text(encoding="utf-8"))
+    for study in studies.values():
+        for line in study["commands"]:
+            words = line.split()
+            assert words[0] == "unmask"
+            assert command([*words[1:], "--print_config"]) == 0, line
+            capsys.readouterr()
+
+
+def test_the_committed_page_is_what_the_committed_files_give(tmp_path):
+    """Nobody typed a number: filling the page again changes nothing."""
+    from tools.results.page import draw, fill
+    from tools.results.studies import read_studies
+
+    docs = STUDIES.parents[1]
+    studies = read_studies(docs / "results")
+    for path in docs.glob("results/*.json"):
+        assert len(path.read_bytes()) <= 150_000
+    twin = tmp_path / "docs" / "results.md"
+    twin.parent.mkdir()
+    twin.write_text((docs / "results.md").read_text(encoding="utf-8"), encoding="utf-8")
+    pictures = draw(studies, tmp_path / "docs" / "figures")
+    assert not fill(twin, studies, pictures, tmp_path / "docs" / "results")

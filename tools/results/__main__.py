@@ -1,0 +1,66 @@
+"""`python -m tools.results slim [NAME [PATH ...]]` and `python -m tools.results page`, from the root of the project."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tools.results.page import draw, fill
+from tools.results.studies import Study, check_complete, read_studies
+
+from unmask.base.errors import UserError, unknown
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def slim_runs(studies: list[Study], results: Path, name: str | None, paths: list[Path]) -> None:
+    """Slim one run, from where its command leaves it or from the paths given; without a name, all that is there."""
+    from tools.results.slim import file_of, slim
+
+    runs = {run.name: run for study in studies for run in study.runs}
+    if name is not None and name not in runs:
+        raise unknown("run in studies.yaml", name, runs)
+    for run in [runs[name]] if name else runs.values():
+        sources = paths or [Path(out) for out in run.out]
+        absent = [source for source in sources if not file_of(source).is_file()]
+        there = sources if name else [source for source in sources if source not in absent]
+        if there:
+            print(f"{run.name}: {slim(there, results / f'{run.name}.json'):,} bytes")
+        if absent:
+            print(f"{run.name}: not there yet: {', '.join(map(str, absent))}")
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.results", description=__doc__)
+    parser.add_argument(
+        "--docs", type=Path, default=ROOT / "docs", help="the folder of results/, figures/ and results.md"
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    small = verbs.add_parser("slim", help="keep of results.json what the tables need, as docs/results/NAME.json")
+    small.add_argument("name", nargs="?", help="a run of studies.yaml (default: every one that is there)")
+    small.add_argument(
+        "paths", nargs="*", type=Path, help="its results.json files, merged (default: where they are left)"
+    )
+    page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figures")
+    page.add_argument("pages", nargs="*", type=Path, help="pages (default: docs/results.md and README.md beside docs)")
+    given = parser.parse_args(words)
+    results = given.docs / "results"
+    try:
+        studies = read_studies(results)
+        if given.verb == "slim":
+            slim_runs(studies, results, given.name, given.paths)
+            return 0
+        for study in studies:
+            check_complete(study, results)
+        pictures = draw(studies, given.docs / "figures")
+        for path in given.pages or [given.docs / "results.md", given.docs.parent / "README.md"]:
+            print(f"{path}: {'filled in' if fill(path, studies, pictures, results) else 'unchanged'}")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

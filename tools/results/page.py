@@ -1,0 +1,155 @@
+"""docs/results.md filled in: what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` comes from the studies.
+
+NAME is a study (all of it) or STUDY/BLOCK (one part, where prose is to stand between the parts). Text outside the marks
+is never touched. Refuses to know where numbers come from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tools.results.figures import figures
+from tools.results.names import plan_name
+from tools.results.studies import STATUS, Json, Slim, Study
+from tools.results.tables import SECTIONS
+
+from unmask.base.errors import UserError, os_errors, unknown
+from unmask.base.files import write_bytes, write_text
+
+_MARK = re.compile(r"<!-- begin (?P<name>[\w/-]+) -->\n(?P<old>.*?)<!-- end (?P=name) -->", re.DOTALL)
+_BEGIN = re.compile(r"<!-- begin ([\w/-]+) -->")
+ALT = {
+    "nelbo": "N-step NELBO of the teacher against steps, a line for each plan",
+    "frontier": "Gen PPL against entropy along the temperatures of each plan",
+    "headline": "NELBO, and Gen PPL at equal entropy, against forwards",
+}
+
+
+def fill(page: Path, studies: Sequence[Study], pictures: Mapping[str, Sequence[Path]], results: Path) -> bool:
+    """Write a page's marked parts anew; whether anything changed. `pictures` are the figures of each study."""
+    with os_errors("read", page):
+        text = page.read_text(encoding="utf-8")
+    unclosed = set(_BEGIN.findall(text)) - {found["name"] for found in _MARK.finditer(text)}
+    if unclosed:
+        raise UserError(
+            f"{page} has `<!-- begin {min(unclosed)} -->` without its end: write `<!-- end {min(unclosed)} -->`"
+        )
+    parts = {name: part for study in studies for name, part in _parts(study, page.parent, pictures, results).items()}
+
+    def new(found: re.Match[str]) -> str:
+        name = found["name"]
+        if name not in parts:
+            raise unknown(f"mark in {page}", name, parts)
+        return f"<!-- begin {name} -->\n{parts[name]}\n<!-- end {name} -->"
+
+    filled = _MARK.sub(new, text)
+    if filled != text:
+        write_text(page, filled)
+    return filled != text
+
+
+def draw(studies: Sequence[Study], folder: Path) -> dict[str, list[Path]]:
+    """Write the figures of all studies, where they changed; returns them by study."""
+    made: dict[str, list[Path]] = {}
+    for study in studies:
+        drawn = {folder / f"{name}.svg": picture for name, picture in figures(study).items()}
+        made[study.name] = list(drawn)
+        for path, picture in drawn.items():
+            if not path.is_file() or path.read_bytes() != picture:
+                write_bytes(path, picture)
+    return made
+
+
+def _parts(study: Study, here: Path, pictures: Mapping[str, Sequence[Path]], results: Path) -> dict[str, str]:
+    """Every block of a study by its name, the whole under the study's own, and a brief one: a figure and a table."""
+    made = SECTIONS[study.name](study)
+    blocks = {name: "\n\n".join(table.markdown() for table in found) for name, found in made.items()}
+    shown = [f"![{ALT[path.stem.split('-')[0]]}]({_link(path, here)})" for path in pictures[study.name]]
+    parts = {"status": status(study), "figures": "\n\n".join(shown), **blocks}
+    parts |= {"samples": _samples(study), "facts": _facts(study, here, results)}
+    whole = "\n\n".join(part for part in (f"### {study.title}", *parts.values()) if part)
+    first = [table.markdown() for found in made.values() for table in found][:1]
+    parts["brief"] = "\n\n".join([parts["status"], *shown[:1], *first])
+    empty = f"*{STATUS[study.state]}.*"
+    return {study.name: whole, **{f"{study.name}/{name}": part or empty for name, part in parts.items()}}
+
+
+def _link(path: Path, here: Path) -> str:
+    return Path(os.path.relpath(path, here)).as_posix()
+
+
+def status(study: Study) -> str:
+    """Whether it is all there, and what is not."""
+    said = [f"**{STATUS[study.state]}.**"]
+    missing = study.missing.strip().rstrip(".") if study.state != "complete" else ""
+    if missing:
+        said.append(f"{missing[0].upper()}{missing[1:]}.")
+    elif study.state == "partial" and not study.absent:
+        said.append("Every run is there, but nobody has called it complete.")
+    if study.slims and study.absent:
+        said.append(f"Not run: {', '.join(f'`{run.name}`' for run in study.absent)}.")
+    cells = [r for r in study.cells() if r["steps"] and r["role"] not in ("real", "parrot")]
+    few = [r for r in cells if r["n"] < study.samples]
+    if few:
+        least = min(r["n"] for r in few)
+        said.append(f"{len(few)} of {len(cells)} cells have fewer than {study.samples:,} texts (the fewest {least:,}).")
+    return " ".join(said)
+
+
+def _samples(study: Study) -> str:
+    """The texts that a run keeps, which is the first one drawn of each cell: nobody chose them."""
+    said: list[Json] = next((slim.said["samples"] for slim in study.slims if slim.said.get("samples")), [])
+    parts = [
+        f"{one['model']}, {plan_name(one['plan'])}, {one['steps']} steps, T = {one['temperature']:g}:\n"
+        f"```text\n{one['text'].replace('```', chr(39) * 3)}\n```"
+        for one in said
+    ]
+    summary = "<details><summary>How it reads: the first text of a few cells, cut</summary>"
+    return "\n\n".join([summary, *parts, "</details>"]) if parts else ""
+
+
+# --- facts -----------------------------------------------------------------------------------------------------------
+
+
+def _facts(study: Study, here: Path, results: Path) -> str:
+    """Commands, and for each run its judge, settings, machine and models: closed until asked for."""
+    commands = ["```", *study.commands, "```"] if study.commands else []
+    runs = [_run_facts(slim, _link(results / f"{slim.run.name}.json", here)) for slim in study.slims]
+    inner = "\n\n".join(part for part in ("\n".join(commands), "\n".join(runs)) if part)
+    return (
+        f"<details><summary>How: commands, judges, machine, models</summary>\n\n{inner}\n\n</details>" if inner else ""
+    )
+
+
+def _run_facts(slim: Slim, link: str) -> str:
+    said = slim.said
+    machine = "; ".join(f"{m['device']}, torch {m['torch']}, {m['time'][:10]}, {_revision(m)}" for m in said["machine"])
+    lines = [f"- [{slim.run.name}]({link}): {machine}."]
+    if judge := said.get("judge"):
+        facts = ", ".join(str(judge[key]) for key in ("kind", "dtype") if judge.get(key))
+        protocol = said["settings"]["protocol"]
+        lines.append(f"  - Judge {judge['name']} ({facts}; id `{str(judge['id'])[:12]}`), protocol {protocol}.")
+    if settings := said.get("settings"):
+        lines.append(
+            f"  - n = {settings['n']:,}, seed {settings['seed']}, L = {settings['length']}, split {settings['split']}."
+        )
+    lines += [f"  - `{name}`: {_model(about)}." for name, about in said.get("models", {}).items() if about["sha256"]]
+    return "\n".join(lines)
+
+
+def _revision(machine: Json) -> str:
+    return f"revision {machine['revision'][:10]}" if machine.get("revision") else f"unmask {machine.get('unmask')}"
+
+
+def _model(about: Mapping[str, Json]) -> str:
+    said = [f"{about['role']}, weights `{str(about['sha256'])[:12]}`"]
+    if trainer := about.get("trainer"):
+        said.append(f"{trainer.get('steps'):,} steps of {trainer.get('batch')} at {trainer.get('lr'):g}")
+    if about.get("seed") is not None:
+        said.append(f"seed {about['seed']}")
+    if held_out := about.get("held_out"):
+        said.append(f"{held_out['kind']} {held_out['nats']:.4f} nats in training")
+    return ", ".join(said)

@@ -1,0 +1,323 @@
+"""The tables of each study, declared: which records, what are rows, columns and cells.
+
+A section is a mapping from block names to tables; docs/results.md takes a whole section or single blocks. Refuses to
+know files and pages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import mean, stdev
+from typing import Any
+
+from tools.results.names import plan_name, plan_order
+from tools.results.pivot import NOTHING, Record, Table, beside, ends, forwards, pivot, score
+from tools.results.studies import Study
+
+Blocks = dict[str, list[Table]]
+HALF = "± is half the 95% interval over texts."
+PPL_ENTROPY = beside(score("gen_ppl"), score("entropy", 3), forwards)
+GAP = score("path_gap", 3)
+NATS = score("per_token", 4)
+STUDENT_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided 95%, by the number of seeds
+
+
+def tables(*found: Table | None) -> list[Table]:
+    return [table for table in found if table is not None]
+
+
+def by_plan(records: Sequence[Record], *, title: str, note: str, cell: Any) -> Table | None:
+    """The commonest table: a plan a row, a number of steps a column."""
+    return pivot(
+        records, title=title, note=f"{note} {HALF}".strip(), rows="plan", columns="steps", cell=cell,
+        corner="plan \\ steps", row=plan_name, order=plan_order,
+    )  # fmt: skip
+
+
+def hot(records: Sequence[Record], *roles: str) -> list[Record]:
+    """Cells of sampled models at the headline's temperature."""
+    return [r for r in records if r["hot"] and r["steps"] and r["role"] in roles]
+
+
+def real_text(records: Sequence[Record]) -> str:
+    """Real text's own score by this judge, which every other number should be read beside."""
+    found = max((r for r in records if r["role"] == "real" and r.get("gen_ppl")), key=lambda r: r["n"], default=None)
+    if found is None:
+        return ""
+    ppl, entropy = score("gen_ppl")([found]), score("entropy", 3)([found])
+    return f"Real text: {ppl}, entropy {entropy} (n = {found['n']:,})."
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def plans(study: Study) -> Blocks:
+    """Reveal plans of the teacher, without training."""
+    quality, gap, mauve = [], [], []
+    for judge in study.judged():
+        cells = study.cells(judge)
+        mine, beside_real = hot(cells, "teacher"), real_text(cells)
+        note = f"First line Gen PPL, second unigram entropy in nats. {beside_real}"
+        at = ", ".join(f"T = {temperature:g}" for temperature in sorted({r["temperature"] for r in mine}))
+        title = f"Gen PPL and entropy, {at}, judge {judge}"
+        quality.append(by_plan(mine, title=title, note=note, cell=PPL_ENTROPY))
+        gap.append(by_plan(mine, title=f"Path gap R, judge {judge}", note="Nats per token; lower is better.", cell=GAP))
+        note = "Share of the area under the divergence curve; 1 is real text."
+        mauve.append(by_plan(mine, title=f"MAUVE, judge {judge}", note=note, cell=score("mauve", 3)))
+    return {
+        "quality": tables(*quality),
+        "gap": tables(*gap),
+        "nelbo": tables(*(nelbo(study, text) for text in ("prose", "verse"))),
+        "mauve": tables(*mauve),
+    }
+
+
+def nelbo(study: Study, text: str) -> Table | None:
+    """The teacher's N-step NELBO on one kind of text, with its ELBO in the note."""
+    bounds = [r for r in study.bounds(text) if r["role"] == "teacher"]
+    whole = next((r for r in bounds if r["plan"] is None), None)
+    note = "Nats per token; no judge." + (f" ELBO: {NATS([whole])}." if whole else "")
+    return by_plan([r for r in bounds if r["plan"]], title=f"N-step NELBO, held-out {text}", note=note, cell=NATS)
+
+
+def grids(study: Study) -> Blocks:
+    """Grids fitted to the teacher: what fit-grid itself says, and the plans run on them."""
+    fitted = [
+        {**grid, "model": "teacher", "n": grid["measured_on"], "of": name, **_of_grid(worth)}
+        for grid in study.entries("grids")
+        for name, worth in grid["nelbo"].items()
+    ]
+    worth = pivot(
+        fitted, title="N-step NELBO of the fitted grid and its rivals, on text it was not fitted on",
+        note="Nats per token; ± is 1.96 standard errors. Second line: fitted less this, paired.",
+        rows=lambda r: (r["plan"], r["steps"]), columns="of", cell=beside(NATS, _fitted_less), corner="plan, steps",
+        row=lambda key: f"{plan_name(key[0])}, {key[1]} steps",
+    )  # fmt: skip
+    return {"worth": tables(worth), **plans(study)}
+
+
+def _of_grid(worth: dict[str, Any]) -> Record:
+    half, less = 1.96 * worth["stderr"], worth["fitted_minus_this"]
+    value = worth["nats"]
+    return {
+        "per_token": [value, value - half, value + half],
+        "less": [less["nats"], less["nats"] - 1.96 * less["stderr"], less["nats"] + 1.96 * less["stderr"]],
+    }
+
+
+def _fitted_less(records: Sequence[Record]) -> str:
+    return "" if records[0]["of"] == "fitted" else ends(records[0]["less"], 4, sign=True)
+
+
+# --- plan-matched fine-tuning ----------------------------------------------------------------------------------------
+
+
+def matched(study: Study) -> Blocks:
+    """Arms of several training seeds: mean and range of NELBO and R, and differences to the first arm."""
+    over = "Mean over training seeds (lowest to highest)."
+
+    def arms(records: Sequence[Record], title: str, cell: Any) -> Table | None:
+        return pivot(
+            [r for r in records if r["plan"]], title=title, note=over, rows="arm",
+            columns=lambda r: (plan_order(r["plan"]), r["steps"]), cell=cell, corner="fine-tuned on",
+            column=lambda key: f"{plan_name(key[0][1])}, {key[1]} steps", order=str,
+        )  # fmt: skip
+
+    found = [arms([r for r in study.bounds() if r["role"] != "real"], "N-step NELBO, nats per token", NATS)]
+    for judge in study.judged():
+        found.append(arms(hot(study.cells(judge), "student", "elbo"), f"Path gap R, judge {judge}", GAP))
+    return {"arms": tables(*found), "against": tables(*_against(study))}
+
+
+def _against(study: Study) -> list[Table | None]:
+    made: list[Table | None] = []
+    records = [one for one in study.entries("against") if one["plan"]]
+    for kind, title in (("nelbo", "N-step NELBO, paired over texts"), ("path_gap", "path gap R")):
+        mine = [r for r in records if r["score"] == kind]
+        for judge in dict.fromkeys(r["judge"] for r in mine):
+            rows = [
+                [f"{r['arm']}, {plan_name(r['plan'])}, {r['steps']} steps", ends(r["difference"], 4, True), *_seeds(r)]
+                for r in mine
+                if r["judge"] == judge
+            ]
+            head = ["", "mean over seeds [95% over texts]", "95% over seeds", "each seed"]
+            by = "" if kind == "nelbo" else f", judge {judge}"
+            note = "Nats per token; below 0 is better."
+            made.append(Table(f"Difference to {mine[0]['to']} of the same seed: {title}{by}", note, head, rows))
+    return made
+
+
+def _seeds(record: Record) -> tuple[str, str]:
+    """Student's interval over training seeds, which is what a claim about the training rests on; and each seed."""
+    each = record["each"]
+    words = ", ".join(f"{value:+.4f}" for value in each).replace("-", "−")
+    if len(each) not in STUDENT_T:
+        return NOTHING, words
+    half = STUDENT_T[len(each)] * stdev(each) / math.sqrt(len(each))
+    return ends([mean(each), mean(each) - half, mean(each) + half], 4, True).split(" ", 1)[1], words
+
+
+# --- distilled students ----------------------------------------------------------------------------------------------
+
+
+def label(record: Record) -> str:
+    """A student for people: what its provenance says, and the name it had on the command line."""
+    said = [record[name] for name in ("method", "tau") if record.get(name)]
+    return f"{', '.join(said)} (`{record['arm']}`)" if said else f"`{record['arm']}`"
+
+
+def teacher_beside(records: Sequence[Record]) -> str:
+    """The undistilled teacher at the same NFE and at equal entropy."""
+    known = [record for record in records if "gap" in record]
+    if known and not any("teacher_ppl" in record for record in known):
+        return "teacher: not bracketed"
+    return score("teacher_ppl", label="teacher ")(known)
+
+
+def speed_up(records: Sequence[Record]) -> str:
+    """Forwards the teacher needs on the same plan at equal entropy, over the student's."""
+    said = [record["speed_up"] for record in records if "speed_up" in record]
+    return "<br>".join(_times(one) for one in said)
+
+
+def _times(said: dict[str, Any]) -> str:
+    if said["value"] is None:
+        return "not bracketed"
+    sign = "" if said["relation"] == "=" else f"{said['relation']} "
+    low, high = (said["low"] or 0.0), said["high"]
+    return f"{sign}{said['value']:.2f}x [{low:.2f}, {'∞' if high is None else f'{high:.2f}'}]"
+
+
+def students(study: Study, wanted: Callable[[Record], bool], what: str) -> list[Table]:
+    """Students against steps: one table for each judge and plan, then NELBO and R."""
+    found: list[Table | None] = []
+    beneath = "Gen PPL; entropy in nats; the undistilled teacher's Gen PPL at the same NFE and at equal entropy."
+
+    def by_steps(records: Sequence[Record], title: str, note: str, cell: Any) -> Table | None:
+        return pivot(
+            records, title=title, note=note, columns="steps", cell=cell, rows=lambda r: (label(r), r["round"]),
+            corner="model \\ steps", order=lambda key: key[0] != "`teacher`",
+            row=lambda key: key[0] + (f", round {key[1]}" if key[1] else ""),
+        )  # fmt: skip
+
+    for judge in study.judged():
+        cells = study.cells(judge)
+        mine, real = [r for r in hot(cells, "student", "elbo") if wanted(r)], real_text(cells)
+        asked = {(r["plan"], r["steps"]) for r in mine}
+        mine += [r for r in hot(cells, "teacher") if (r["plan"], r["steps"]) in asked]
+        for plan in sorted({r["plan"] for r in mine}, key=plan_order):
+            on, where = [r for r in mine if r["plan"] == plan], f"{plan_name(plan)}, judge {judge}"
+            cell = beside(score("gen_ppl"), score("entropy", 3), teacher_beside, forwards)
+            found.append(by_steps(on, f"{what}: {where}", f"{beneath} {HALF} {real}", cell))
+            note = "The teacher's forwards on the same plan at equal entropy, over the student's; 95% intervals."
+            found.append(by_steps(on, f"Speed-up at equal entropy: {where}", note, speed_up))
+            found.append(by_steps(on, f"Path gap R: {where}", f"Nats per token. {HALF}", GAP))
+    bounds = [r for r in study.bounds() if r["plan"] and r["role"] in ("teacher", "student", "elbo")]
+    for plan in sorted({r["plan"] for r in bounds}, key=plan_order):
+        on = [r for r in bounds if r["plan"] == plan and (r["role"] == "teacher" or wanted(r))]
+        if all(r["role"] == "teacher" for r in on):
+            continue
+        title, note = f"N-step NELBO on held-out text: {plan_name(plan)}", f"Nats per token; no judge. {HALF}"
+        found.append(by_steps(on, title, note, NATS))
+    return tables(*found)
+
+
+def rounds(study: Study) -> Blocks:
+    """The last rounds in full, and every round at 8 and 32 steps."""
+    last = {5, 6, 7} if any((r["round"] or 0) >= 5 for r in study.cells()) else {_last(study)}
+    found: list[Table | None] = []
+    for judge in study.judged():
+        cells = study.cells(judge)
+        mine = [r for r in hot(cells, "student", "elbo") if r["steps"] in (8, 32) and r["round"]]
+        for plan in sorted({r["plan"] for r in mine}, key=plan_order):
+            teacher = [r for r in hot(cells, "teacher") if r["plan"] == plan and r["steps"] in (8, 32)]
+            at = "; ".join(f"{r['steps']} steps {score('gen_ppl')([r])}, {score('entropy', 3)([r])}" for r in teacher)
+            found.append(
+                pivot(
+                    [r for r in mine if r["plan"] == plan],
+                    rows=label,
+                    columns=lambda r: (r["steps"], r["round"]),
+                    title=f"Round by round: {plan_name(plan)}, judge {judge}",
+                    note=f"Gen PPL; entropy. Before round 1 (the teacher): {at}. {HALF}",
+                    corner="student",
+                    cell=beside(score("gen_ppl"), score("entropy", 3)),
+                    column=lambda key: f"{key[0]} steps, R{key[1]}",
+                )
+            )
+    return {"last": students(study, lambda r: r["round"] in last, "After the last rounds"), "each": tables(*found)}
+
+
+def _last(study: Study) -> int:
+    return max((r["round"] or 0 for r in study.cells()), default=0)
+
+
+def ablation(study: Study) -> Blocks:
+    """Variants of one method after round 1."""
+    return {"variants": students(study, lambda r: True, "After round 1")}
+
+
+def scale(study: Study) -> Blocks:
+    """The larger model: plans, then students."""
+    return {**plans(study), "students": students(study, lambda r: True, "Students")}
+
+
+# --- the headline ----------------------------------------------------------------------------------------------------
+
+MATCH = {"gen_ppl": "Gen PPL at equal entropy", "path_gap": "path gap R", "nelbo": "N-step NELBO"}
+
+
+def headline(study: Study) -> Blocks:
+    """How few forwards match the teacher's many-step iid sampling, by three scores."""
+    found: list[Table | None] = []
+    entries = study.entries("matches")
+    for judge in dict.fromkeys(one["judge"] for one in entries):
+        mine = [{**one, "n": one["yardstick"]["n"]} for one in entries if one["judge"] == judge]
+        about = mine[0]["yardstick"]
+        note = (
+            f"As good as the teacher on {plan_name(about['plan'])} in {about['steps']} steps "
+            f"({about['nfe']:.1f} forwards) at T = 1. 95% intervals over texts; n is the yardstick's."
+        )
+        found.append(
+            pivot(
+                mine,
+                title=f"Forwards that suffice, and how many times fewer: judge {judge}",
+                note=note,
+                rows=lambda r: (r["model"], r["plan"]),
+                columns=lambda r: (list(MATCH).index(r["score"]), r["score"]),
+                cell=_suffices,
+                corner="model, plan",
+                row=lambda key: f"{key[0]}, {plan_name(key[1])}",
+                column=lambda key: MATCH[key[1]],
+                order=lambda key: (key[0] != "teacher", key[0], plan_order(key[1])),
+            )
+        )
+    return {"suffices": tables(*found)}
+
+
+def _suffices(records: Sequence[Record]) -> str:
+    """n* with its interval, and the yardstick's forwards over it."""
+    said, most = records[0]["needs"], records[0]["yardstick"]["nfe"]
+    if said["value"] is None:
+        return "not bracketed"
+    if said["relation"] == ">":
+        return f"not reached in {said['value']:.0f}"
+    sign = "≤ " if said["relation"] == "<" else ""
+    low, high = said["low"], said["high"]
+    times = f"{'≥ ' if sign else ''}{most / said['value']:.1f}x"
+    fewest = f"{most / high:.1f}" if high else "0"
+    return (
+        f"{sign}{said['value']:.1f} [{f'{low:.1f}' if low else '0'}, {f'{high:.1f}' if high else '∞'}]<br>"
+        f"{times} [{fewest}, {f'{most / low:.1f}' if low else '∞'}]"
+    )
+
+
+SECTIONS: dict[str, Callable[[Study], Blocks]] = {
+    "plans": plans,
+    "grids": grids,
+    "matched": matched,
+    "rounds": rounds,
+    "ablation": ablation,
+    "scale": scale,
+    "headline": headline,
+}
