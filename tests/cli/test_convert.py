@@ -18,7 +18,7 @@ def test_convert_writes_either_way(tmp_path, capsys):
     model = make(tmp_path / "ours", 0)
     assert main(["convert", str(tmp_path / "ours"), str(tmp_path / "hub"), "--format", "mdlm"]) == 0
     assert "parameters in mdlm format" in capsys.readouterr().out
-    assert main(["convert", str(tmp_path / "hub"), str(tmp_path / "back"), "--dtype", "bfloat16"]) == 0
+    assert main(["convert", str(tmp_path / "hub"), str(tmp_path / "back"), "--dtype", "bf16"]) == 0
     expected = model.head.linear.weight.bfloat16().float()
     assert torch.equal(load(tmp_path / "back").model.head.linear.weight, expected)
     assert main(["convert", str(tmp_path / "ours"), str(tmp_path / "raw"), "--weights", "raw"]) == 0

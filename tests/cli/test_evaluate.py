@@ -117,6 +117,45 @@ def test_two_processes_find_the_same(evaluated: Path, place) -> None:
             assert score["value"] == pytest.approx(theirs["scores"][name]["value"], rel=1e-5, abs=1e-8), name
 
 
+def test_a_study_split_over_processes_is_gathered_by_one_more_call(place, monkeypatch, capsys) -> None:
+    """Two at once, on one folder and one cache; the whole grid afterwards draws and judges nothing."""
+    grid = ["--models", "teacher=teacher", "--steps", "2", "4", "--temperatures", "1.0", "0.8", "--n", "8"]
+    grid += ["--judge", "judge", "--data", "text.txt", "--device", "cpu", "--out", "split"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "UNMASK_CACHE": str(place / "cache of the split")}
+    monkeypatch.setenv("UNMASK_CACHE", environment["UNMASK_CACHE"])
+    parts = [
+        subprocess.Popen(
+            [sys.executable, "-m", "unmask", "evaluate", *grid, "--plans", *plans],
+            cwd=place, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for plans in (["iid", "golden"], ["iid@cosine", "golden"])
+    ]  # fmt: skip
+    for part in parts:
+        _, said = part.communicate(timeout=300)
+        assert part.returncode == 0, said[-2000:]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("done again")
+
+    for name in ("sample", "nelbo", "elbo"):
+        monkeypatch.setattr(f"unmask.evaluation.workshop.{name}", refuse)
+    monkeypatch.setattr("unmask.evaluation.reading._score", refuse)
+    assert main(["evaluate", *grid, "--plans", "iid", "golden", "iid@cosine"]) == 0
+    said = json.loads((place / "split" / "results.json").read_text())
+    assert len([cell for cell in said["cells"] if cell["steps"]]) == 3 * 2 * 2
+    assert len({cell["record"]["texts"]["seed"] for cell in said["cells"] if cell["steps"]}) == 12
+
+
+def test_bounds_alone_are_a_table_and_a_report(place, capsys) -> None:
+    command = ["evaluate", "--models", "teacher=teacher", "--plans", "iid", "iid@cosine", "--steps", "2", "4"]
+    assert main([*command, "--data", "text.txt", "--only_bounds", "--n", "8", "--device", "cpu", "--out", "b"]) == 0
+    said = capsys.readouterr().out
+    assert "N-step NELBO" in said
+    assert "NELBO less that of iid" in said
+    assert json.loads((place / "b" / "results.json").read_text())["cells"] == []
+    assert "iid@cosine" in (place / "b" / "report.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -130,6 +169,10 @@ def test_two_processes_find_the_same(evaluated: Path, place) -> None:
         ([*MODELS, "--data", "nowhere.txt"], "nowhere.txt"),
         ([*MODELS, "--data", "empty.txt"], "empty.txt"),
         ([*MODELS, "--n", "1"], "at least 2"),
+        ([*MODELS, "--plans", "golden@rnk"], "did you mean 'rank'"),
+        ([*MODELS, "--plans", "golden@nowhere.json"], "nowhere.json"),
+        ([*MODELS, "--judge", "judge", "--judge_dtype", "bf16"], "bf16 is for GPUs"),
+        ([*MODELS, "--only_bounds"], "--data"),
         ([*MODELS, "--judge", "judge", "--data", "text.txt", "--mauve"], "2048"),
         ([*MODELS, "--protocol", "mdml"], "did you mean 'mdlm'"),
         ([], "--models must be given"),

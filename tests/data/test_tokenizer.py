@@ -80,3 +80,20 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, small: Tokenizer) -> No
         Tokenizer.from_json(json.dumps(endless))
     with pytest.raises(UserError, match="257"):
         Tokenizer.train(["text"], 256)
+
+
+def test_a_models_tokenizer_goes_by_its_name_its_folder_or_its_run(
+    tmp_path: Path, small: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("package/assets/minnow", "run/checkpoint", "elsewhere/minnow"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "tokenizer.json").write_text(small.to_json(), encoding="utf-8")
+    monkeypatch.setattr("unmask.data.tokenizer.resources.files", lambda name: tmp_path / "package")
+    for source in ("minnow", tmp_path / "run", tmp_path / "run" / "checkpoint"):
+        assert Tokenizer.load(source).hash == small.hash
+    with pytest.raises(UserError, match=r"no tokenizer 'minow': did you mean 'minnow'\? bundled: gpt2, minnow"):
+        Tokenizer.load("minow")
+    monkeypatch.chdir(tmp_path / "elsewhere")  # what is here goes before what is bundled
+    (tmp_path / "elsewhere" / "minnow" / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match="not a valid"):
+        Tokenizer.load("minnow")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,13 +144,18 @@ def _path(axis: Any, path: Sequence[Record], look: Look, name: str, told: bool) 
 
 
 def headline(study: Study, judge: str) -> bytes | None:
-    """NELBO and Gen PPL at equal entropy against NFE: teacher iid, teacher on the best plan, the best student on it."""
+    """Every score against NFE: the teacher on iid, golden and stride, the best student on the best plan."""
     slim = study.judged()[judge][0]
     about = slim.said["analysis"]
     teacher, best, student = about["teacher"], about["best_plan"], about["student"]
-    chosen = {(teacher, "iid"): LOOKS["iid"], (teacher, best): LOOKS["golden"], (student, best): STUDENT}
-    titles = {"nelbo": "NELBO, nats per token", "gen_ppl": "Gen PPL at equal entropy, × yardstick"}
-    panels = {score: title for score, title in titles.items() if _curves(slim, score)}
+    chosen = {(teacher, plan): LOOKS[plan] for plan in ("iid", "golden", "stride")}
+    chosen |= {(student, best): STUDENT} if student else {}
+    titles = {
+        "nelbo": "NELBO, nats per token",
+        "path_gap": "Path gap R, nats per byte",
+        "gen_ppl": "Gen PPL at equal entropy, × yardstick",
+    }
+    panels = {score: title for score, title in titles.items() if _tells(_curves(slim, score), chosen)}
     if not panels:
         return None
     figure, axes = _sheet(len(panels), 3.5)
@@ -161,14 +166,20 @@ def headline(study: Study, judge: str) -> bytes | None:
             if key in curves:
                 _line(axis, curves[key], look, name, "nfe")
         _level(axis, slim, score)
-        _steps_axis(axis, [point.nfe for key in chosen for point in curves.get(key, [])], "forwards a text (NFE)")
+        points = [point for key in chosen for point in curves.get(key, [])]
+        _steps_axis(axis, [point.nfe for point in points], "forwards a text (NFE)")
         axis.set_title(title, pad=6)
-        if score == "nelbo":
-            _magnify(axis, [point for key in chosen for point in curves.get(key, [])], _yardstick(slim, score), 0.45)
         if score == "gen_ppl":
             _times_axis(axis)
+        else:
+            _magnify(axis, points, _yardstick(slim, score), 0.45)
     _legend(figure, axes[-1])
     return _svg(figure)
+
+
+def _tells(curves: dict[tuple[str, str], list[Point]], chosen: Iterable[tuple[str, str]]) -> bool:
+    """Whether there is more to see than the yardstick itself."""
+    return sum(point.score[0] is not None for key in chosen for point in curves.get(key, [])) > 1
 
 
 # --- curves ----------------------------------------------------------------------------------------------------------
@@ -182,14 +193,16 @@ class Point:
 
 
 def _yardstick(slim: Slim, score: str) -> float:
-    """The level that curves are drawn against: the teacher's many-step NELBO, or 1 where a ratio is drawn."""
-    if score != "nelbo":
+    """The level that curves are drawn against: the teacher's many-step score, or 1 where a ratio is drawn."""
+    if score == "gen_ppl":
         return 1.0
     of = next(one["yardstick"] for one in slim.said["matches"] if one["score"] == score)
-    found = next(
-        r for r in slim.bounds() if (r["model"], r["plan"], r["steps"]) == (of["model"], of["plan"], of["steps"])
-    )
-    return float(found["per_token"][0])
+    place = (of["model"], of["plan"], of["steps"])
+    if score == "nelbo":
+        found = next(r for r in slim.bounds() if (r["model"], r["plan"], r["steps"]) == place)
+        return float(found["per_token"][0])
+    found = next(r for r in slim.cells() if r["hot"] and (r["model"], r["plan"], r["steps"]) == place)
+    return float(found["path_gap"][0])
 
 
 def _curves(slim: Slim, score: str) -> dict[tuple[str, str], list[Point]]:
@@ -199,7 +212,7 @@ def _curves(slim: Slim, score: str) -> dict[tuple[str, str], list[Point]]:
     level = _yardstick(slim, score) if entries else 0.0
 
     def height(distance: float | None) -> float | None:
-        return None if distance is None else level + distance if score == "nelbo" else math.exp(distance)
+        return None if distance is None else math.exp(distance) if score == "gen_ppl" else level + distance
 
     def points(curve: Sequence[dict[str, Any]]) -> list[Point]:
         return [Point(p["steps"], p["nfe"], [height(end) for end in p["distance"]]) for p in curve]

@@ -24,7 +24,7 @@ _BEGIN = re.compile(r"<!-- begin ([\w/-]+) -->")
 ALT = {
     "nelbo": "N-step NELBO of the teacher against steps, a line for each plan",
     "frontier": "Gen PPL against entropy along the temperatures of each plan",
-    "headline": "NELBO, and Gen PPL at equal entropy, against forwards",
+    "headline": "Each score against forwards",
 }
 
 

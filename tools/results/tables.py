@@ -62,7 +62,7 @@ def plans(study: Study) -> Blocks:
         at = ", ".join(f"T = {temperature:g}" for temperature in sorted({r["temperature"] for r in mine}))
         title = f"Gen PPL and entropy, {at}, judge {judge}"
         quality.append(by_plan(mine, title=title, note=note, cell=PPL_ENTROPY))
-        gap.append(by_plan(mine, title=f"Path gap R, judge {judge}", note="Nats per token; lower is better.", cell=GAP))
+        gap.append(by_plan(mine, title=f"Path gap R, judge {judge}", note="Nats per byte; lower is better.", cell=GAP))
         note = "Share of the area under the divergence curve; 1 is real text."
         mauve.append(by_plan(mine, title=f"MAUVE, judge {judge}", note=note, cell=score("mauve", 3)))
     return {
@@ -143,7 +143,7 @@ def _against(study: Study) -> list[Table | None]:
             ]
             head = ["", "mean over seeds [95% over texts]", "95% over seeds", "each seed"]
             by = "" if kind == "nelbo" else f", judge {judge}"
-            note = "Nats per token; below 0 is better."
+            note = f"Nats per {'token' if kind == 'nelbo' else 'byte'}; below 0 is better."
             made.append(Table(f"Difference to {mine[0]['to']} of the same seed: {title}{by}", note, head, rows))
     return made
 
@@ -212,7 +212,7 @@ def students(study: Study, wanted: Callable[[Record], bool], what: str) -> list[
             found.append(by_steps(on, f"{what}: {where}", f"{beneath} {HALF} {real}", cell))
             note = "The teacher's forwards on the same plan at equal entropy, over the student's; 95% intervals."
             found.append(by_steps(on, f"Speed-up at equal entropy: {where}", note, speed_up))
-            found.append(by_steps(on, f"Path gap R: {where}", f"Nats per token. {HALF}", GAP))
+            found.append(by_steps(on, f"Path gap R: {where}", f"Nats per byte. {HALF}", GAP))
     bounds = [r for r in study.bounds() if r["plan"] and r["role"] in ("teacher", "student", "elbo")]
     for plan in sorted({r["plan"] for r in bounds}, key=plan_order):
         on = [r for r in bounds if r["plan"] == plan and (r["role"] == "teacher" or wanted(r))]

@@ -1,10 +1,11 @@
-"""From one format to another: load, then write.
+"""From one format to another: load, then write; with a card, in a form to give away.
 
 Refuses to know any layout.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,8 @@ import torch
 
 from unmask.base.errors import UserError
 from unmask.base.files import fresh_folder, write_text
+from unmask.checkpoint.card import CARD, model_card, portable
+from unmask.checkpoint.fold import fold as folded
 from unmask.checkpoint.formats import mdlm
 from unmask.checkpoint.io import Checkpoint, dit_of, load, refuse_to_replace, save
 from unmask.process.schedule import LogLinear
@@ -25,18 +28,44 @@ def convert(
     weights: Literal["ema", "raw"] = "ema",
     revision: str | None = None,
     dtype: torch.dtype | None = None,
+    fold: bool = False,
+    card: str | None = None,
+    licence: str | None = None,
     overwrite: bool = False,
 ) -> Checkpoint:
-    """Read `source`, whatever its layout, and write one set of its weights to the folder `target`."""
+    """Read `source`, whatever its layout, and write one set of its weights to the folder `target`.
+
+    Args:
+        source: as for `load`
+        target: the folder to write
+        format: our own, or MDLM's hub folder
+        weights: the averaged weights or the raw ones
+        revision: of a hub repository
+        dtype: store the weights in this type
+        fold: leave out the conditioning on time, which is off
+        card: what the model is and what it read: writes a model card, and a provenance without this machine's paths
+        licence: of the weights, for the card
+        overwrite: replace a checkpoint that is there
+    """
     target = Path(target)
+    if licence is not None and card is None:
+        raise UserError("a licence is said in the model card: give --card, what the model is and what it read")
     refuse_to_replace(target)
     if target.exists() and not overwrite:
         raise UserError(f"{target} exists: name another folder, or allow its replacement (--overwrite)")
     checkpoint = load(source, weights=weights, revision=revision)
+    if fold:
+        checkpoint = replace(checkpoint, model=folded(dit_of(checkpoint)))
+    if card is not None:
+        checkpoint = replace(checkpoint, provenance=portable(checkpoint.provenance))
     if format == "unmask":
         save(checkpoint, target, dtype=dtype)
     else:
         _save_mdlm(checkpoint, target, dtype)
+    if card is not None:
+        stored = dtype or dit_of(checkpoint).embedding.weight.dtype
+        text = model_card(checkpoint, target, about=card, licence=licence, dtype=stored, weights=weights)
+        write_text(target / CARD, text)
     return checkpoint
 
 

@@ -14,7 +14,10 @@ def convert(
     format: Literal["unmask", "mdlm"] = "unmask",
     weights: Literal["ema", "raw"] = "ema",
     revision: str | None = None,
-    dtype: Literal["float32", "bfloat16"] | None = None,
+    dtype: Literal["fp32", "bf16"] | None = None,
+    fold: bool = False,
+    card: str | None = None,
+    licence: str | None = None,
     overwrite: bool = False,
 ) -> None:
     """Read a checkpoint of any layout we know and write one set of its weights to a folder.
@@ -26,6 +29,10 @@ def convert(
         weights: the averaged weights or the raw ones, where the source has both
         revision: of a hub repository
         dtype: store the weights in this type; otherwise they stay as loaded
+        fold: leave out the conditioning on time, which is off in every model here: the same function in fewer numbers
+        card: what the model is and what it read, in a few sentences: writes a model card (README.md), and a provenance
+            without the paths of this machine
+        licence: of the weights, for the card
         overwrite: replace a checkpoint that is already there
     """
     import torch
@@ -33,7 +40,7 @@ def convert(
     from unmask.checkpoint import convert as library
     from unmask.checkpoint.io import dit_of
 
-    stored = {None: None, "float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
+    stored = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
     checkpoint = library.convert(
         source,
         target,
@@ -41,6 +48,9 @@ def convert(
         weights=weights,
         revision=revision,
         dtype=stored,
+        fold=fold,
+        card=card,
+        licence=licence,
         overwrite=overwrite,
     )
     count = sum(parameter.numel() for parameter in dit_of(checkpoint).parameters())

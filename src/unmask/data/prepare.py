@@ -38,7 +38,8 @@ class Settings:
     """How text becomes shards.
 
     Args:
-        tokenizer: gpt2 (bundled), a tokenizer.json or a folder that holds one; without it, one is trained on the text.
+        tokenizer: gpt2, a bundled model's (pocket), a tokenizer.json, or a folder that holds one, such as a run's;
+            without it, one is trained on the text.
         vocab_size: tokens of the tokenizer to train, the end-of-document token included (8192 if not given).
         separator: the line between two documents of a text file; a file without it is one document.
         text_field: the field of a JSON line or a dataset's row that holds the text.

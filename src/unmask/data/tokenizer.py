@@ -21,6 +21,7 @@ import tokenizers
 from unmask.base.errors import UserError, nearest, os_errors
 
 EOS = "<|endoftext|>"
+FILE = "tokenizer.json"
 BUNDLED = {"gpt2": "gpt2-tokenizer.json.xz"}
 SMALLEST = 257  # every byte, and the end of a document
 
@@ -32,6 +33,14 @@ _BOS_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "[CLS]")
 def _canonical(text: str) -> str:
     """One spelling for equal JSON, so that the hash does not depend on layout or on the library's version."""
     return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+
+
+def _inside(path: Path) -> Path:
+    """The file in a folder: a checkpoint, a prepared corpus, or a run, whose checkpoint has a folder of its own."""
+    if not path.is_dir():
+        return path
+    own = path / FILE
+    return path / "checkpoint" / FILE if not own.exists() and (path / "checkpoint").is_dir() else own
 
 
 def check_size(size: int) -> None:
@@ -74,25 +83,26 @@ class Tokenizer:
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Tokenizer:
-        """A bundled tokenizer by name ("gpt2"), a tokenizer.json, or a folder that holds one."""
+        """A bundled tokenizer or model by name ("gpt2", "pocket"), a tokenizer.json, or a folder that holds one."""
         name = str(name_or_path)
+        assets = Path(str(resources.files("unmask"))) / "assets"
         if name in BUNDLED:
-            packed = (resources.files("unmask") / "assets" / BUNDLED[name]).read_bytes()
-            return cls.from_json(lzma.decompress(packed).decode("utf-8"), name)
-        path = Path(name_or_path)
-        if path.is_dir():
-            path = path / "tokenizer.json"
+            return cls.from_json(lzma.decompress((assets / BUNDLED[name]).read_bytes()).decode("utf-8"), name)
+        models = {path.parent.name: path for path in sorted(assets.glob(f"*/{FILE}"))}
+        path = _inside(Path(name_or_path))
         if not path.is_file():
-            guess = nearest(name, BUNDLED)
-            hint = f"did you mean {guess!r}? " if guess else ""
-            raise UserError(
-                f"no tokenizer {name!r}: {hint}bundled: {', '.join(BUNDLED)}; "
-                "or give a tokenizer.json or a folder that holds one"
-            )
+            if name not in models:
+                guess = nearest(name, [*BUNDLED, *models])
+                hint = f"did you mean {guess!r}? " if guess else ""
+                raise UserError(
+                    f"no tokenizer {name!r}: {hint}bundled: {', '.join([*BUNDLED, *models])}; "
+                    "or give a tokenizer.json or a folder that holds one"
+                )
+            path = models[name]
         with os_errors("read", path):
             raw = path.read_bytes()
         try:
-            return cls.from_json(raw.decode("utf-8"), path.parent.name if path.name == "tokenizer.json" else path.stem)
+            return cls.from_json(raw.decode("utf-8"), path.parent.name if path.name == FILE else path.stem)
         except UnicodeDecodeError as error:
             raise UserError(f"tokenizer {path} is not UTF-8 text: give a tokenizer.json") from error
 

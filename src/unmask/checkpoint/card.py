@@ -1,0 +1,134 @@
+"""What goes with a checkpoint that is given away: a model card, and a provenance without the paths of one machine.
+
+The card takes every number from the checkpoint itself, so that none can be wrong. Refuses to know what text the model
+read and whose it is: those words are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, Literal
+
+import torch
+
+from unmask.base.files import sha256_file
+from unmask.checkpoint.io import FILES, Checkpoint, dit_of
+
+CARD = "README.md"
+LIMITS = {
+    False: "It writes and fills in text like the text it read, of {length} tokens at most. It follows no instructions, "
+    "its facts are not to be relied on, and nothing filters what it says: words and views are those of its sources.",
+    True: "It scores texts of {length} tokens at most, and knows the kind of text it read: a low score means like that "
+    "text, not good. `unmask sample` is for masked models and refuses it.",
+}
+
+
+def portable(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The same facts, with every absolute path cut down to its last part."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: clean(item) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [clean(item) for item in value]
+        if isinstance(value, str):
+            kinds = (PurePosixPath(value), PureWindowsPath(value))
+            return next((path.name for path in kinds if path.is_absolute()), value)
+        return value
+
+    return {name: clean(value) for name, value in provenance.items()}
+
+
+def model_card(
+    checkpoint: Checkpoint,
+    folder: Path,
+    *,
+    about: str,
+    licence: str | None,
+    dtype: torch.dtype,
+    weights: Literal["ema", "raw"],
+) -> str:
+    """The card of the checkpoint whose `weights` were written to `folder` in `dtype`."""
+    config = dit_of(checkpoint).config
+    facts = {**dict(_model(checkpoint, dtype)), **dict(_training(checkpoint.provenance, dtype, weights))}
+    if licence:
+        facts["licence"] = licence
+    files = [folder / name for name in (FILES["ema"], "tokenizer.json")]
+    hashes = [f"{sha256_file(file)}  {file.name}" for file in files if file.is_file()]
+    return "\n".join(
+        [
+            f"# {folder.name}",
+            "",
+            about,
+            "",
+            "| | |",
+            "|---|---|",
+            *(f"| {name} | {value} |" for name, value in facts.items()),
+            "",
+            "## Use",
+            "```",
+            _command(folder.name, config.causal),
+            "```",
+            f'In Python: `unmask.load("{folder.name}")`.',
+            "",
+            "## Limits",
+            LIMITS[config.causal].format(length=config.length),
+            "",
+            "## Files, by sha256",
+            "```",
+            *hashes,
+            "```",
+            "",
+        ]
+    )
+
+
+def _command(name: str, causal: bool) -> str:
+    if causal:
+        return f"unmask evaluate --models teacher=MODEL --judge {name} --data sample"
+    return f"unmask sample --model {name} --steps 16 --watch"
+
+
+def _model(checkpoint: Checkpoint, dtype: torch.dtype) -> Iterator[tuple[str, str]]:
+    """What it is."""
+    model = dit_of(checkpoint)
+    shape, count = model.config, sum(parameter.numel() for parameter in model.parameters())
+    yield "kind", "causal: reads from left to right" if shape.causal else "masked diffusion: writes in any order"
+    yield "parameters", f"{count:,}, stored as {str(dtype).removeprefix('torch.')}"
+    yield "shape", f"DiT: {shape.blocks} blocks, {shape.hidden} features, {shape.heads} heads, L = {shape.length}"
+    yield "vocabulary", f"{shape.vocab_size - 1:,} tokens and the mask"
+
+
+def _training(provenance: Mapping[str, Any], dtype: torch.dtype, weights: str) -> Iterator[tuple[str, str]]:
+    """How it came to be, as far as its provenance tells."""
+    config = provenance.get("config") or {}
+    if (distillation := provenance.get("distillation")) is not None:
+        teacher = (config.get("facts") or {}).get("teacher") or {}
+        yield "distilled", f"from {teacher.get('source', 'a teacher')} by {distillation['method']}"
+        yield "rounds", f"{distillation['round']} of {distillation['round_steps']:,} steps, {_settings(distillation)}"
+    elif "objective" in config:
+        yield "objective", config["objective"]["name"]
+    if "trainer" in config and "step" in provenance:
+        options, length, step = config["trainer"], config["data"]["length"], provenance["step"]
+        seen = step * options["batch"] * length / 1e6
+        yield "training", f"{step:,} steps of {options['batch']} x {length} tokens: {seen:,.1f} million tokens read"
+        kept = f"averaged weights (EMA {options['ema']:g})" if weights == "ema" else "raw weights"
+        rate = f"learning rate {options['lr']:g} ({options['decay']}), {options['warmup']} steps of warm-up"
+        yield "optimiser", f"AdamW, {rate}, {options['precision']}, seed {options['seed']}; {kept}"
+        yield "corpus", f"content {config['data']['content']}, tokenizer {config['data']['tokenizer']}"
+    if (score := provenance.get("score")) and weights == "ema":  # it was measured on the averaged weights
+        kind = "ELBO, an upper bound" if score["kind"] == "elbo" else "negative log-likelihood"
+        when = ", before the rounding" if dtype == torch.bfloat16 else ""
+        number = f"{score['nats']:.4f} ± {score['stderr']:.4f} nats a token"
+        yield "held-out text", f"{number} ({kind}; {score['sequences']:,} sequences{when})"
+    if "unmask" in provenance:
+        commit, _, changes = str(provenance["revision"] or "an installed package").partition("+")
+        code = f"unmask {provenance['unmask']} ({commit[:20]}{' with ' if changes else ''}{changes})"
+        yield "made", f"by {code}, torch {provenance['torch']}, on {provenance['device']}, {provenance['time'][:10]}"
+
+
+def _settings(distillation: Mapping[str, Any]) -> str:
+    """The settings of the last round, where the method has any."""
+    found = [f"{name} {distillation[name]:.4g}" for name in ("delta", "tau") if name in distillation]
+    return f"the last with {' and '.join(found)}" if found else "all alike"

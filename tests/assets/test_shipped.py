@@ -1,0 +1,76 @@
+"""The models in the package: whole, small, theirs to give, and ready for a newcomer."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from unmask.base.files import sha256_file
+from unmask.checkpoint.io import dit_of, load
+from unmask.checkpoint.locate import bundled
+from unmask.cli.main import main
+from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.identity import weights_hash
+from unmask.evaluation.judges import load_judge
+
+# The release's models: weights are committed once, so a name is added here in the commit that adds its folder.
+SHIPPED = ["pocket"]  # to come: "pocket-mcd", "pocket-judge"
+NAMES = sorted({*SHIPPED, *bundled()})
+MOST = 40_000_000  # bytes of all of them together
+
+
+def test_what_is_said_to_ship_is_there_and_small():
+    assert sorted(bundled()) == sorted(SHIPPED)
+    assert sum(file.stat().st_size for folder in bundled().values() for file in folder.iterdir()) <= MOST
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_model_is_whole_and_says_what_it_is(name):
+    folder = bundled()[name]
+    files = {"README.md", "config.json", "model.safetensors", "provenance.json", "tokenizer.json"}
+    assert {file.name for file in folder.iterdir()} == files
+    checkpoint = load(name)  # checks every sha256
+    assert {parameter.dtype for parameter in dit_of(checkpoint).parameters()} == {torch.float32}
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for file in ("model.safetensors", "tokenizer.json"):
+        assert f"{sha256_file(folder / file)}  {file}" in card
+    assert "| licence | Apache-2.0" in card
+    assert "public domain" in card
+    assert re.search(r"^\| held-out text \| \d+\.\d+ ± ", card, re.MULTILINE)
+    assert checkpoint.tokenizer.hash == Tokenizer.load(name).hash == Tokenizer.load("pocket").hash
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_model_names_no_folder_of_anybody(name):
+    for file in ("README.md", "provenance.json", "config.json"):
+        text = (bundled()[name] / file).read_text(encoding="utf-8")
+        assert not re.search(r"""["'`(\s](/\w|[A-Za-z]:\\)""", text), f"{name}/{file}"
+
+
+@pytest.mark.skipif("pocket-mcd" not in NAMES, reason="no student ships yet")
+def test_the_shipped_student_was_distilled_from_the_shipped_teacher():
+    teacher = json.loads((bundled()["pocket-mcd"] / "provenance.json").read_text())["config"]["facts"]["teacher"]
+    assert teacher == {"source": "pocket", "weights": weights_hash(load("pocket").model)}
+
+
+def test_sample_without_a_word_writes_text(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sample"]) == 0
+    said = capsys.readouterr()
+    letters = re.findall(r"[A-Za-z]", said.out)
+    assert len(letters) > 300
+    assert "32 forwards" in said.err
+
+
+@pytest.mark.skipif("pocket-judge" not in NAMES, reason="no judge ships yet")
+@torch.no_grad()
+def test_the_shipped_judge_prefers_a_sentence_to_its_words_in_alphabetical_order():
+    judge = load_judge("pocket-judge", device="cpu")
+    text = "It was a bright morning, and the old man walked slowly down to the sea with his dog at his side."
+    scores = []
+    for said in (text, " ".join(sorted(text.split()))):
+        ids_BT = torch.tensor(judge.encode([said]))
+        log_p_BTV = judge.logits(ids_BT).log_softmax(-1)
+        scores.append(float(log_p_BTV[:, :-1].gather(-1, ids_BT[:, 1:, None]).mean()))
+    assert scores[0] > scores[1] + 0.5

@@ -1,0 +1,45 @@
+"""`unmask demo` with models of a toy's size: every command it shows runs, and the report is where it says."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from unmask.base.streams import stream
+from unmask.checkpoint.io import Checkpoint, save
+from unmask.cli.main import main
+from unmask.data.tokenizer import Tokenizer
+from unmask.models.dit import DiT
+
+
+def make(folder, causal):
+    tokenizer = Tokenizer.train(["the whale and the wolf went down to the sea. "] * 9, 280)
+    model = DiT(tokenizer.size + 1, length=16, hidden=8, cond=4, blocks=1, heads=1, causal=causal)
+    generator = stream(0, "weights")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    save(Checkpoint(model, tokenizer=tokenizer), folder)
+    return str(folder)
+
+
+def test_the_demo_runs_from_text_to_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    teacher, judge = make(tmp_path / "teacher", causal=False), make(tmp_path / "judge", causal=True)
+    assert main(["demo", "--teacher", teacher, "--judge", judge]) == 0
+    said = capsys.readouterr().out
+    verbs = re.findall(r"^\$ unmask (\w+)", said, re.MULTILINE)
+    assert verbs == ["sample", "sample", "prepare", "distill", "sample", "sample", "evaluate"]
+    steps = re.findall(r"^\$ unmask sample .*--steps (\d+)", said, re.MULTILINE)
+    assert steps == ["8", "16", "8", "8"]  # the second is one token a step
+    report = Path(said.splitlines()[-1].removeprefix("The report: "))
+    assert report == tmp_path / "demo" / "report" / "report.html"
+    page = report.read_text(encoding="utf-8")
+    assert "teacher" in page
+    assert "student" in page
+    assert "T = 0.9" in page  # the temperature control
+
+    assert main(["demo", "--teacher", teacher, "--judge", judge]) == 0  # again: nothing is made twice
+    said = capsys.readouterr()
+    assert "was prepared already" in said.out
+    assert "demo/student is finished" in said.err
