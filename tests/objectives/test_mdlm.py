@@ -12,6 +12,7 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.models.denoiser import log_probs
 from unmask.models.dit import DiT
 from unmask.objectives import lean, mdlm
+from unmask.objectives.ar import AR
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, describe
 from unmask.objectives.mdlm import MDLM
 from unmask.process.locking import PLANS, draw_u
@@ -142,12 +143,13 @@ def test_parts_of_a_batch_give_what_the_whole_gives(random_dit, text, direct, ob
     assert torch.allclose(gradient, direct(model, whole.loss_BL.sum()).gradient, rtol=1e-6, atol=1e-9)
 
 
-def test_compiling_changes_neither_numbers_nor_the_record(random_dit, text, monkeypatch):
-    monkeypatch.setattr(mdlm, "compiled", partial(torch.compile, backend="aot_eager", dynamic=True))
-    model, plain, objective = random_dit(1), MDLM(), MDLM()
+@pytest.mark.parametrize("kind", [MDLM, AR])
+def test_compiling_changes_neither_numbers_nor_the_record(random_dit, text, monkeypatch, kind):
+    monkeypatch.setattr(lean, "compiled", partial(torch.compile, backend="aot_eager", dynamic=True))
+    model, plain, objective = random_dit(1), kind(), kind()
     objective.compile()
     assert (objective, describe(objective)) == (plain, describe(plain))
-    run = partial(MDLM.__call__, student=model, batch=text, step=0)
+    run = partial(kind.__call__, student=model, batch=text, step=0)
     assert torch.allclose(run(objective, generator=stream(1)).loss_BL, run(plain, generator=stream(1)).loss_BL)
 
 

@@ -97,7 +97,7 @@ def sample(
         top_k: draw from this many likeliest tokens
         dtype: of the draw; legacy_fp32 is the published algorithm with its bias, for --reveal iid --grid mdlm
         seed: names the noise
-        batch: samples at a time (default: 32 on a GPU, else 8); changes the speed, not the samples
+        batch: samples at a time (default: 8 on a CPU, on a GPU what fills it); changes the speed, not the samples
         device: where to run
         precision: of the network; auto is bf16 on CUDA, else fp32
         compile: compile the network: pays for many samples on a GPU

@@ -1,6 +1,6 @@
 """AR: next-token prediction, for a causal baseline that also serves as a judge.
 
-Shapes: B sequences, L positions, D features, V states.
+Shapes: B sequences, L positions, D features, N positions that carry loss, W columns of logits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import torch
 from unmask.base.errors import UserError
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput
-from unmask.objectives.divergences import token_nll
+from unmask.objectives.divergences import cross_entropy
+from unmask.objectives.lean import Fusible, even_sizes, head_loss, piece_size
 
 
 @dataclass(frozen=True)
-class AR:
+class AR(Fusible):
     """-log p(x_i | x_<i) at every position but the first, which nothing precedes: its weight is 0."""
 
     forwards: ClassVar[float] = 3
@@ -28,8 +29,10 @@ class AR:
         B, L = x0_BL.shape
         if L < 2:
             raise UserError("next-token prediction needs sequences of at least 2 tokens")
-        h_ND = student.features(x0_BL[:, :-1]).flatten(0, 1)
-        nll_N = token_nll(student.logits(h_ND), x0_BL[:, 1:].flatten(), student.mask_id)
+        h_ND, token_N = student.features(x0_BL[:, :-1]).flatten(0, 1), x0_BL[:, 1:].flatten()
+        run = self.fused(cross_entropy)
+        sizes = even_sizes(len(token_N), piece_size(student, x0_BL.device))
+        nll_N = head_loss(student, h_ND, sizes, lambda logits_CW, part: run(logits_CW, token_N[part]))
         loss_BL = torch.cat([nll_N.new_zeros(B, 1), nll_N.view(B, L - 1)], dim=1)
         weight_BL = torch.ones_like(loss_BL)
         weight_BL[:, 0] = 0

@@ -60,6 +60,19 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+class Fusible:
+    """An objective whose loss of a piece of logits can be compiled."""
+
+    _is_compiled = False
+
+    def compile(self) -> None:
+        """Compile it at the next call (worth it on a GPU)."""
+        object.__setattr__(self, "_is_compiled", True)  # no setting, so no field
+
+    def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return compiled(function) if self._is_compiled else function
+
+
 def head_loss(
     student: Denoiser, h_ND: Tensor, sizes: Sequence[int], score: Score, pull_N: Tensor | None = None
 ) -> Tensor:

@@ -28,7 +28,7 @@ from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput
 from unmask.objectives.distillation import flat, loss_at, rows_of
 from unmask.objectives.divergences import cross_entropy
-from unmask.objectives.lean import compiled, even_sizes, piece_size
+from unmask.objectives.lean import Fusible, even_sizes, piece_size
 from unmask.process.locking import PLANS, draw_u
 from unmask.process.masking import is_masked
 from unmask.process.schedule import LogLinear, Schedule
@@ -37,7 +37,7 @@ from unmask.sampling.grids import assign_steps, make_grid
 
 
 @dataclass(frozen=True)
-class MDLM:
+class MDLM(Fusible):
     """The ELBO teacher. Times, or steps, are stratified over the global batch.
 
     Args:
@@ -53,7 +53,6 @@ class MDLM:
 
     forwards: ClassVar[float] = 3
     regions: ClassVar[tuple[str, ...]] = ("reconstruct",)
-    _is_compiled: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.plan not in PLANS:
@@ -63,10 +62,6 @@ class MDLM:
         if self.plan_steps is not None and self.plan_steps < 1:
             raise UserError(f"plan_steps is a number of sampling steps: at least 1, not {self.plan_steps}")
 
-    def compile(self) -> None:
-        """Compile the loss of a piece of logits (worth it on a GPU)."""
-        object.__setattr__(self, "_is_compiled", True)  # no setting, so no field
-
     def __call__(self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput:
         x0_BL, device = batch.tokens_BL, batch.tokens_BL.device
         views = self._views(batch, generator)
@@ -74,7 +69,7 @@ class MDLM:
         pull_N = views.weight_B[scored_N // x0_BL.shape[1]].float()
         chosen_N = to_device(scored_N, device)
         z_BL = torch.where(to_device(views.masked_BL, device), student.mask_id, x0_BL)
-        token_N, run = x0_BL.flatten()[chosen_N], compiled(cross_entropy) if self._is_compiled else cross_entropy
+        token_N, run = x0_BL.flatten()[chosen_N], self.fused(cross_entropy)
         nll_BL = loss_at(
             student,
             z_BL,

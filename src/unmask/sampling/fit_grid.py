@@ -29,7 +29,7 @@ from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
 from unmask.parallel.ranks import Ranks, joined
 from unmask.process.schedule import Schedule
-from unmask.sampling.body import Body, Precision, prepare
+from unmask.sampling.body import Body, Precision, prepare, usual_batch
 from unmask.sampling.categorical import Law
 from unmask.sampling.grids import Grid, assign_steps, make_grid
 from unmask.sampling.reveal import LeftToRight, Locked, RevealPlan, make_reveal
@@ -139,7 +139,7 @@ def fit_grid(
         if half < ranks.world:
             raise UserError(f"{T} texts for {ranks.world} processes: give each at least two, or take fewer processes")
         body = prepare(model, ranks.device, precision)
-        rows = batch or (32 if ranks.device.type == "cuda" else 8)
+        rows = batch or usual_batch(model, ranks.device)
         fit = _Fit(body, plan, checkpoint.schedule, texts_TL, steps, seed, rows, ranks)
         advance = _counted(progress, ranks.world, half * levels + (T - half) * steps * (1 + len(RIVALS)))
         cost_AB = fit.costs(range(half), levels, advance)
