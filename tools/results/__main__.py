@@ -1,8 +1,12 @@
-"""`python -m tools.results slim [NAME [PATH ...]]` and `python -m tools.results page`, from the root of the project."""
+"""`python -m tools.results run STUDY ...`, `slim [NAME [PATH ...]]` and `page`: from commands to results to the page.
+
+Called from the root of the project; `run` wherever the corpora are.
+"""
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -31,6 +35,18 @@ def slim_runs(studies: list[Study], results: Path, name: str | None, paths: list
             print(f"{run.name}: not there yet: {', '.join(map(str, absent))}")
 
 
+def run_studies(studies: list[Study], names: list[str], jobs: int, minutes: float, logs: Path) -> bool:
+    """Run what studies are made of; whether all of it is done."""
+    from tools.results.run import Queue, jobs_of
+
+    known = {study.name: study for study in studies}
+    for name in names:
+        if name not in known:
+            raise unknown("study", name, known)
+    commands = [command for name in names for command in known[name].commands]
+    return Queue(jobs_of(commands), [sys.executable, "-m", "unmask"], logs, jobs).go(minutes)
+
+
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.results", description=__doc__)
     parser.add_argument(
@@ -42,6 +58,13 @@ def main(words: list[str] | None = None) -> int:
     small.add_argument(
         "paths", nargs="*", type=Path, help="its results.json files, merged (default: where they are left)"
     )
+    work = verbs.add_parser("run", help="run the commands of studies, those that were not finished yet")
+    work.add_argument("studies", nargs="+", help="studies of studies.yaml")
+    work.add_argument("--jobs", type=int, default=1, help="commands at a time")
+    work.add_argument("--minutes", type=float, default=math.inf, help="stop after so long; the same call goes on")
+    work.add_argument(
+        "--logs", type=Path, default=Path("runs/logs"), help="their folder, and of the list of what is done"
+    )
     page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figures")
     page.add_argument("pages", nargs="*", type=Path, help="pages (default: docs/results.md and README.md beside docs)")
     given = parser.parse_args(words)
@@ -51,6 +74,8 @@ def main(words: list[str] | None = None) -> int:
         if given.verb == "slim":
             slim_runs(studies, results, given.name, given.paths)
             return 0
+        if given.verb == "run":
+            return 0 if run_studies(studies, given.studies, given.jobs, given.minutes, given.logs) else 1
         for study in studies:
             check_complete(study, results)
         pictures = draw(studies, given.docs / "figures")

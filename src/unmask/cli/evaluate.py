@@ -35,6 +35,7 @@ def evaluate(
     batch: int | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     precision: Literal["auto", "bf16", "fp32"] = "auto",
+    compile: bool = False,
     out: Path = Path("evaluation"),
     json: bool = False,
 ) -> None:
@@ -64,6 +65,7 @@ def evaluate(
         batch: texts in a forward (default: by the size of the model on a GPU, else 8)
         device: where to run
         precision: of the masked models
+        compile: compile the masked models: worth it on a GPU for many cells
         out: the folder that keeps finished cells, results.json, report.html, report.md and figures/
         json: print the analysis as one JSON object instead of a table
     """
@@ -91,6 +93,7 @@ def evaluate(
             batch=batch,
             device=device,
             precision=precision,
+            compile=compile,
             out=out,
             progress=bar,
         )

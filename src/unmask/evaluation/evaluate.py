@@ -57,6 +57,7 @@ def evaluate(
     batch: int | None = None,
     device: str = "auto",
     precision: Precision = "auto",
+    compile: bool = False,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Results:
@@ -83,6 +84,7 @@ def evaluate(
         batch: texts in a forward (default: by the size of the model on a GPU, else 8)
         device: where
         precision: of the masked models
+        compile: compile the masked models (worth it on a GPU for some hundred cells)
         out: a folder that keeps every finished cell and the results
         progress: told what is being done
     """
@@ -100,7 +102,7 @@ def evaluate(
             "temperatures": sorted(set(temperatures), reverse=True), "n": n, "protocol": protocol,
             "control_steps": sorted({*control, *steps}), "seed": seed, "length": length,
             "data": None if data is None else str(data), "split": split, "wrap": wrap, "mauve": mauve,
-            "precision": precision,
+            "precision": precision, "compile": compile,
         }  # fmt: skip
         held = _held_out(entries[0], ways, settings, only_bounds, notes)
         reader = None if judge is None else load_judge(judge, device=device, dtype=judge_dtype)
@@ -110,7 +112,7 @@ def evaluate(
         notes += [ONLY_BOUNDS] if only_bounds else [NO_JUDGE] if reader is None else []
         shop = Workshop(
             Measure(reader, protocol, real, Store.open(), seed), ranks, None if out is None else Path(out), n, seed,
-            batch, device, precision, max(temperatures) if mauve else None, progress,
+            batch, device, precision, compile, max(temperatures) if mauve else None, progress,
         )  # fmt: skip
         given = _controls(shop, real, notes)
         walk = Walk(

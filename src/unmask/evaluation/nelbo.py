@@ -63,6 +63,7 @@ def nelbo(
     batch: int | None = None,
     device: str = "auto",
     precision: Precision = "auto",
+    compile: bool = False,
     progress: Progress | None = None,
 ) -> Likelihood:
     """The N-step NELBO of a model, plan and grid on held-out texts; under torchrun the processes share the texts.
@@ -79,6 +80,7 @@ def nelbo(
         batch: views in a forward
         device: where
         precision: of the matrices
+        compile: compile the model
         progress: told texts done, of how many
     """
     plan, grid = make_reveal(reveal), make_grid(grid, steps)
@@ -90,7 +92,7 @@ def nelbo(
         )
     law = law or Law()
     with joined(device) as ranks:
-        body = prepare(checkpoint.model, ranks.device, precision)
+        body = prepare(checkpoint.model, ranks.device, precision, compile)
         rows = batch or usual_batch(checkpoint.model, ranks.device)
 
         def work(share: list[int]) -> list[list[float]]:

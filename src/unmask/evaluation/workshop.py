@@ -50,6 +50,7 @@ class Workshop:
     batch: int | None
     device: str
     precision: Precision
+    compile: bool = False
     mauve_at: float | None = None
     progress: Callable[[str, int, int], None] | None = None
     done: int = 0
@@ -76,6 +77,7 @@ class Workshop:
                 batch=self.batch,
                 device=self.device,
                 precision=self.precision,
+                compile=self.compile,
             )
 
         return self._made(entry, way.name, _identity_of(way, steps), steps, temperature, draw)
@@ -230,6 +232,7 @@ class Workshop:
             if way is None:
                 found = elbo(entry.checkpoint, texts, masks=4, **how)
             else:
+                how |= {"compile": self.compile}
                 found = nelbo(entry.checkpoint, texts, steps, reveal=way.reveal, grid=way.at(steps), **how)
             kept = _bound_of(entry.name, plan, asked, found).to_json()
             self._keep(name, kept)

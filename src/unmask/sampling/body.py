@@ -21,6 +21,9 @@ from unmask.sampling import categorical
 
 Precision = Literal["auto", "bf16", "fp32"]
 _FEATURES = 32 * 1024 * 768  # of a forward on a GPU: 32 rows of the 169M model, 512 of a pocket one
+_FEWER = (
+    2  # eager, a batch takes about twice as long as in a graph: below half of it, idle rows cost more than they save
+)
 
 
 class Body:
@@ -40,11 +43,11 @@ class Body:
         self._head: Callable[[Tensor], Tensor] = getattr(model, "padded_logits", model.logits)
         self.draw: Callable[..., categorical.Draw] = categorical.draw
         if compile:
-            self._features = torch.compile(model.features)
+            self._features = torch.compile(model.features, dynamic=False)
             self._head = torch.compile(self._head, dynamic=True)
             self.draw = torch.compile(categorical.draw, dynamic=True)
             if device.type == "cuda":
-                self._features = _Graphed(self._features)
+                self._features = _Graphed(self._features, model.features)
 
     @property
     def precision(self) -> str:
@@ -75,32 +78,39 @@ def usual_batch(model: Denoiser, device: torch.device) -> int:
 
 
 class _Graphed:
-    """A function of one int64 tensor replayed as a CUDA graph, one graph a shape.
+    """A compiled function of R rows of ids, replayed as a CUDA graph of the most rows so far.
 
-    The result is overwritten by the next call of the same shape: use it up first.
+    Fewer rows ride in the same graph, the others of it being computed for nothing; far fewer go through `plain`. So a
+    plan in which some rows rest does not compile once for every R. The result is overwritten by the next call: use it
+    up first.
     """
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        self.function = function
-        self.captured: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
+    def __init__(self, function: Callable[[Tensor], Tensor], plain: Callable[[Tensor], Tensor]) -> None:
+        self.function, self.plain = function, plain
+        self.captured: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}  # by length
 
-    def __call__(self, z: Tensor) -> Tensor:
-        if z.shape not in self.captured:
-            source = z.clone()
-            aside = torch.cuda.Stream()
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):  # compile and settle every kernel before the capture
-                for _ in range(3):
-                    self.function(source)
-            torch.cuda.current_stream().wait_stream(aside)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                result = self.function(source)
-            self.captured[z.shape] = graph, source, result
-        graph, source, result = self.captured[z.shape]
-        source.copy_(z)
+    def __call__(self, z_RL: Tensor) -> Tensor:
+        R, L = z_RL.shape
+        if L not in self.captured or len(self.captured[L][1]) < R:
+            self.captured[L] = self._capture(z_RL.clone())
+        graph, source, result = self.captured[L]
+        if len(source) > R * _FEWER:
+            return self.plain(z_RL)
+        source[:R].copy_(z_RL)
         graph.replay()
-        return result
+        return result[:R]
+
+    def _capture(self, source: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # compile and settle every kernel before the capture
+            for _ in range(3):
+                self.function(source)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = self.function(source)
+        return graph, source, result
 
 
 def prepare(model: Denoiser, place: torch.device, precision: Precision = "auto", compile: bool = False) -> Body:

@@ -1,0 +1,105 @@
+"""`tools.results run`: commands in the order of what they need, several at a time, and never twice."""
+
+import sys
+
+import pytest
+from tools.results.run import Job, Queue, jobs_of
+
+# stands for unmask: makes its --out after a while; fails if asked to, or if a path it names is not there
+PROGRAM = """
+import pathlib, sys, time
+words = sys.argv[1:]
+out = pathlib.Path(words[words.index("--out") + 1])
+needs = [word for word in words if word.startswith("made/") and word != str(out)]
+if "--fail" in words or not all(pathlib.Path(need).exists() for need in needs):
+    sys.exit(3)
+time.sleep(60 if "--sleep" in words else 0)
+if "--meet" in words:  # with another command: both must run at once
+    pathlib.Path(f"here-{out.name}").touch()
+    for _ in range(600):
+        if len(list(pathlib.Path().glob("here-*"))) == 2:
+            break
+        time.sleep(0.05)
+    else:
+        sys.exit(4)
+with open("order.txt", "a") as handle:
+    handle.write(out.name + " ")
+out.mkdir(parents=True)
+"""
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    def make(*commands, parallel=2):
+        return Queue(
+            jobs_of(f"unmask {command}" for command in commands), [sys.executable, program], tmp_path / "logs", parallel
+        )
+
+    return make
+
+
+def order(tmp_path):
+    return (tmp_path / "order.txt").read_text().split()
+
+
+def test_a_command_waits_for_what_it_names_wherever_it_stands(queue, tmp_path):
+    assert (
+        queue("evaluate made/a made/b/rounds --out made/c", "train --out made/a", "train made/a --out made/b").go(1)
+        is False
+    )
+    # made/b/rounds is never made, so that the first fails in the end, but only after both others were done
+    assert order(tmp_path) == ["a", "b"]
+    assert queue("evaluate made/a made/b --out made/c", "train --out made/a", "train made/a --out made/b").go(1)
+    assert order(tmp_path) == ["a", "b", "c"]  # nothing twice
+
+
+def test_several_at_a_time(queue, tmp_path):
+    assert queue("train --meet --out made/a", "train --meet --out made/b").go(1)
+    assert sorted(order(tmp_path)) == ["a", "b"]
+
+
+def test_a_failure_stops_only_what_needs_it(queue, tmp_path, capsys):
+    assert not queue("train --fail --out made/a", "distill made/a --out made/b", "train --out made/c").go(1)
+    assert order(tmp_path) == ["c"]
+    said = capsys.readouterr().out
+    assert "FAILED (3)" in said
+    assert "left out, needs what failed: distill made/a --out made/b" in said
+
+
+def test_out_of_time_it_stops_and_goes_on_in_the_next_call(queue, tmp_path):
+    commands = ("train --out made/a", "train made/a --sleep --out made/b", "train --out made/c")
+    assert not queue(*commands).go(0.05)
+    assert sorted(order(tmp_path)) == ["a", "c"]
+    assert queue(commands[0], commands[2], "train made/a --out made/b").go(1)
+    assert sorted(order(tmp_path)) == ["a", "b", "c"]
+
+
+def test_loops_are_written_out_and_nothing_is_listed_twice():
+    lines = [
+        "for S in 0 1: unmask train --seed $S --out runs/A-s$S",
+        "unmask train --seed 1 --out runs/A-s1",
+        "make demo",
+    ]
+    assert [str(job) for job in jobs_of(lines)] == ["train --seed 0 --out runs/A-s0", "train --seed 1 --out runs/A-s1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "needs"),
+    [
+        ("evaluate --models teacher=runs/x --out e", True),
+        ("evaluate --models s=runs/x/rounds/5 --out e", True),
+        ("evaluate --plans golden@runs/x --out e", True),
+        ("train --data runs/xy --out e", False),
+        ("train --out runs/x", False),  # its own
+    ],
+)
+def test_what_a_command_needs(words, needs):
+    assert Job(tuple(words.split())).needs("runs/x") is needs
+
+
+def test_convert_makes_its_target():
+    assert Job(("convert", "runs/x", "assets/x", "--dtype", "bf16")).product == "assets/x"

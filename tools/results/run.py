@@ -1,0 +1,140 @@
+"""Runs the commands of studies on this machine: each after what it needs, several at a time, going on where it stopped.
+
+What a command makes is its `--out` (of `convert` its target); it waits for the commands that make what it names. A line
+may begin with `for S in 0 1 2:`, and is then one command for each. Finished commands are listed in a file and not run
+again; a stopped one goes on by itself, since every verb does.
+
+Refuses to know what the commands do and what becomes of their results.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LOOP = re.compile(r"for (\w+) in ([^:]+): (.+)")
+WAIT = 0.2  # seconds between looks at what runs
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command line, without the program's name."""
+
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return shlex.join(self.words)
+
+    @property
+    def product(self) -> str | None:
+        """What it makes: a path."""
+        if self.words[0] == "convert":
+            return self.words[2]
+        return self.words[self.words.index("--out") + 1] if "--out" in self.words else None
+
+    def needs(self, product: str) -> bool:
+        """Whether one of its words is, or lies in, what another command makes."""
+        said = (word.partition("=")[2] or word for word in self.words if word != self.product)
+        return any(path == product or path.startswith(f"{product}/") or path.endswith(f"@{product}") for path in said)
+
+    @property
+    def name(self) -> str:
+        """Of its log."""
+        return re.sub(r"[^\w.-]+", "_", self.product or str(self))[-80:]
+
+
+def jobs_of(commands: Iterable[str]) -> list[Job]:
+    """Every command once, loops written out."""
+    lines: list[str] = []
+    for line in commands:
+        loop = LOOP.fullmatch(line)
+        lines += [line] if loop is None else [loop[3].replace(f"${loop[1]}", value) for value in loop[2].split()]
+    found = [shlex.split(line) for line in lines]
+    return list(dict.fromkeys(Job(tuple(words[1:])) for words in found if words[0] == "unmask"))
+
+
+@dataclass
+class _Running:
+    job: Job
+    process: subprocess.Popen[bytes]
+    since: float
+
+
+class Queue:
+    """Jobs in the order of their list, each as soon as there is room and what it needs is there."""
+
+    def __init__(self, jobs: Sequence[Job], program: Sequence[str], folder: Path, parallel: int) -> None:
+        self.program, self.folder, self.parallel = list(program), folder, parallel
+        folder.mkdir(parents=True, exist_ok=True)
+        self.ledger = folder / "done.txt"
+        done = set(self.ledger.read_text(encoding="utf-8").splitlines()) if self.ledger.is_file() else set()
+        self.waiting = [job for job in jobs if str(job) not in done]
+        self.running: list[_Running] = []
+        self.failed: list[Job] = []
+        self.began = time.monotonic()
+
+    def go(self, minutes: float) -> bool:
+        """Run everything, or what fits into so many minutes. Whether all of it is done."""
+        while self.waiting or self.running:
+            if time.monotonic() - self.began > 60 * minutes:
+                self._stop()
+                return False
+            self._collect()
+            self._start()
+            if self.waiting and not self.running:
+                break  # what waits needs something that failed
+            time.sleep(WAIT)
+        for job in self.waiting:
+            self._say(f"left out, needs what failed: {job}")
+        return not (self.waiting or self.failed)
+
+    def _start(self) -> None:
+        for job in list(self.waiting):
+            if len(self.running) == self.parallel:
+                return
+            unmade = [*self.waiting, *(one.job for one in self.running), *self.failed]
+            if any(other.product and other is not job and job.needs(other.product) for other in unmade):
+                continue
+            self.waiting.remove(job)
+            with open(self.folder / f"{job.name}.log", "ab") as log:
+                threads = max(1, (os.cpu_count() or 1) // self.parallel)
+                process = subprocess.Popen(
+                    [*self.program, *job.words],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={"OMP_NUM_THREADS": str(threads), **os.environ},
+                )
+            self.running.append(_Running(job, process, time.monotonic()))
+            self._say(f"begins: {job}")
+
+    def _collect(self) -> None:
+        for one in [one for one in self.running if one.process.poll() is not None]:
+            self.running.remove(one)
+            code, seconds = one.process.returncode, time.monotonic() - one.since
+            if code == 0:
+                with open(self.ledger, "a", encoding="utf-8") as handle:
+                    handle.write(f"{one.job}\n")
+            else:
+                self.failed.append(one.job)
+            self._say(f"{'done' if code == 0 else f'FAILED ({code})'} after {seconds:.0f} s: {one.job}")
+
+    def _stop(self) -> None:
+        """Out of time: what runs is ended, and goes on in the next call."""
+        for one in self.running:
+            one.process.terminate()
+        for one in self.running:
+            one.process.wait()
+            self._say(f"stopped: {one.job}")
+        self._say(f"out of time, {len(self.waiting)} not begun")
+
+    def _say(self, text: str) -> None:
+        line = f"[{time.monotonic() - self.began:6.0f} s] {text}"
+        print(line, flush=True)
+        with open(self.folder / "log.txt", "a", encoding="utf-8") as handle:
+            handle.write(f"{line}\n")
