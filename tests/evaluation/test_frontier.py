@@ -13,9 +13,11 @@ from torch import Tensor
 
 from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
+from unmask.evaluation.analysis import best_plan
 from unmask.evaluation.evaluate import evaluate
 from unmask.evaluation.judges import Judge, vocabulary_hash
-from unmask.evaluation.results import Results
+from unmask.evaluation.results import Bound, Results
+from unmask.evaluation.score import Ratio
 from unmask.models.trigram import TrigramMixture
 
 TOKENS, LENGTH, SCALE, HIDDEN = 17, 24, 0.85, 4
@@ -120,3 +122,12 @@ def test_the_teacher_walks_a_frontier(results: Results) -> None:
     few, many = (results.one(model="teacher", steps=n, temperature=1.0) for n in (4, 16))
     assert many.value("gen_ppl") < few.value("gen_ppl")
     assert many.value("path_gap") < few.value("path_gap")
+
+
+def test_the_best_plan_is_found_at_the_steps_that_all_plans_ran():
+    def bound(plan, steps, nats):
+        return Bound("teacher", plan, steps, steps, {"per_token": {"value": nats}}, Ratio.mean(torch.tensor([nats])))
+
+    bounds = [bound("golden", 8, 4.09), bound("stride", 8, 4.08), bound("golden", 256, 4.04)]  # many steps are no merit
+    settings = {"plans": ["golden", "stride"], "steps": [8, 256], "temperatures": [1.0]}
+    assert best_plan(Results({"teacher": {"role": "teacher"}}, [], bounds, settings, None), "teacher") == "stride"

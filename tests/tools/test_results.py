@@ -162,6 +162,45 @@ def test_gen_ppl_is_compared_at_equal_entropy(made_up):
     assert low < value < high
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (5.0, 20.0, "10.0 [5.0, 20.0]<br>16.0x [8.0, 32.0]"),
+        (5.0, 200.0, "10.0 [5.0, 200.0]<br>too few texts to tell"),
+        (5.0, None, "10.0 [5.0, ∞]<br>too few texts to tell"),
+    ],
+)
+def test_times_fewer_is_said_only_where_the_whole_interval_is_above_one(house, low, high, said):
+    """A number of forwards whose interval reaches the yardstick's 160 is no gain, whatever its value."""
+    from tools.results.studies import read_studies
+    from tools.results.tables import headline
+
+    tool(house, "slim", "headline-one")
+    study = read_studies(house / "docs" / "results")[1]
+    entry = next(e for e in study.slims[0].said["matches"] if (e["score"], e["plan"]) == ("nelbo", "golden"))
+    entry["needs"] = {"relation": "=", "value": 10.0, "low": low, "high": high}
+    entry["yardstick"]["nfe"] = 160.0
+    table = headline(study)["suffices"][0]
+    shown = next(line for line in table.rows if line[0] == f"{entry['model']}, golden")
+    assert shown[-1] == said
+
+
+def test_the_readme_has_the_headline_in_brief(house):
+    readme = house / "README.md"
+    readme.write_text("<!-- begin headline/brief -->\n<!-- end headline/brief -->\n", encoding="utf-8")
+    tool(house, "slim")
+    tool(house, "page")
+    text = readme.read_text(encoding="utf-8")
+    assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][2:] == [
+        "| teacher, iid (published)",
+        "| teacher, golden",
+        "| mcd-r5, golden",
+    ]
+    assert "Gen PPL" not in text
+    assert "](docs/figures/headline-a-judge.svg)" in text
+    assert "](docs/results.md#the-headline)" in text
+
+
 def test_differences_between_arms_pair_seeds_and_texts(made_up):
     from tools.results.match import against
 
@@ -211,5 +250,11 @@ def test_the_committed_page_is_what_the_committed_files_give(tmp_path):
     twin = tmp_path / "docs" / "results.md"
     twin.parent.mkdir()
     twin.write_text((docs / "results.md").read_text(encoding="utf-8"), encoding="utf-8")
+    readme = tmp_path / "README.md"
+    readme.write_text((docs.parent / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
     pictures = draw(studies, tmp_path / "docs" / "figures")
-    assert not fill(twin, studies, pictures, tmp_path / "docs" / "results")
+    for page in (twin, readme):
+        assert not fill(page, studies, pictures, tmp_path / "docs" / "results")
+    assert {path.name for path in (tmp_path / "docs" / "figures").iterdir()} <= {
+        path.name for path in (docs / "figures").iterdir()
+    }

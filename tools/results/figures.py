@@ -105,11 +105,11 @@ def nelbo(study: Study) -> bytes | None:
 
 
 def frontier(study: Study, judge: str) -> bytes | None:
-    """Gen PPL against entropy along the temperatures of each plan, at 8 and at 32 steps."""
+    """Gen PPL against entropy along the temperatures of each plan, at 8 and at 32 steps; not of one temperature."""
     cells = [r for r in study.cells(judge) if r.get("gen_ppl")]
     drawn = [r for r in cells if r["role"] == "teacher" and r["steps"] in (8, 32)]
     panels = sorted({r["steps"] for r in drawn})
-    if not panels:
+    if len({r["temperature"] for r in drawn}) < 2:
         return None
     figure, axes = _sheet(len(panels), 4.3, sharey=True)
     chosen = looks(list({r["plan"] for r in drawn}))

@@ -24,7 +24,7 @@ _BEGIN = re.compile(r"<!-- begin ([\w/-]+) -->")
 ALT = {
     "nelbo": "N-step NELBO of the teacher against steps, a line for each plan",
     "frontier": "Gen PPL against entropy along the temperatures of each plan",
-    "headline": "Each score against forwards",
+    "headline": "Each score against forwards a text; lower and further left is better",
 }
 
 
@@ -64,21 +64,28 @@ def draw(studies: Sequence[Study], folder: Path) -> dict[str, list[Path]]:
 
 
 def _parts(study: Study, here: Path, pictures: Mapping[str, Sequence[Path]], results: Path) -> dict[str, str]:
-    """Every block of a study by its name, the whole under the study's own, and a brief one: a figure and a table."""
+    """Every block of a study by its name, the whole under the study's own. A brief block is not part of the whole."""
     made = SECTIONS[study.name](study)
+    brief = made.pop("brief", [])
     blocks = {name: "\n\n".join(table.markdown() for table in found) for name, found in made.items()}
     shown = [f"![{ALT[path.stem.split('-')[0]]}]({_link(path, here)})" for path in pictures[study.name]]
     parts = {"status": status(study), "figures": "\n\n".join(shown), **blocks}
     parts |= {"samples": _samples(study), "facts": _facts(study, here, results)}
     whole = "\n\n".join(part for part in (f"### {study.title}", *parts.values()) if part)
-    first = [table.markdown() for found in made.values() for table in found][:1]
-    parts["brief"] = "\n\n".join([parts["status"], *shown[:1], *first])
+    more = f"{_link(results.parent / 'results.md', here)}#{_anchor(study.title)}"
+    ending = f"{STATUS[study.state]}: [what is missing, all of it, and the commands]({more})."
+    parts["brief"] = "\n\n".join([*shown[:1], *(table.markdown() for table in brief), ending])
     empty = f"*{STATUS[study.state]}.*"
     return {study.name: whole, **{f"{study.name}/{name}": part or empty for name, part in parts.items()}}
 
 
 def _link(path: Path, here: Path) -> str:
     return Path(os.path.relpath(path, here)).as_posix()
+
+
+def _anchor(title: str) -> str:
+    """What a heading is called in a link to it."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def status(study: Study) -> str:

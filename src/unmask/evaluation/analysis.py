@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -49,18 +49,27 @@ def contenders(results: Results) -> list[str]:
 
 
 def best_plan(results: Results, teacher: str | None) -> str | None:
-    """The plan on which the control alone does best: by NELBO, else by R, else by its entropy-blind log PPL."""
+    """The plan on which the control alone does best: by NELBO, else by R, else by its entropy-blind log PPL.
+
+    Plans are compared at the steps that all of them ran.
+    """
     model = teacher or next(iter(contenders(results)), None)
 
-    def mean(numbers: list[float | None]) -> float:
-        known = [number for number in numbers if number is not None]
-        return sum(known) / len(known) if known else math.inf
+    def by_bounds(plan: str) -> dict[int | None, float]:
+        bounds = [bound for bound in results.bounds if (bound.model, bound.plan) == (model, plan)]
+        return {bound.steps: bound.scores["per_token"]["value"] for bound in bounds}
 
-    def worth(plan: str) -> tuple[float, float, float]:
-        bounds = [b.scores["per_token"]["value"] for b in results.bounds if (b.model, b.plan) == (model, plan)]
+    def by_cells(score: str, plan: str) -> dict[int | None, float]:
         cells = results.where(model=model, plan=plan, temperature=results.temperature)
-        cells = [cell for cell in cells if cell.steps in results.steps]
-        return mean(bounds), mean([c.value("path_gap") for c in cells]), mean([c.value("gen_ppl") for c in cells])
+        known = {cell.steps: cell.value(score) for cell in cells if cell.steps in results.steps}
+        return {steps: value for steps, value in known.items() if value is not None}
+
+    kinds = (by_bounds, partial(by_cells, "path_gap"), partial(by_cells, "gen_ppl"))
+    tables = [{plan: kind(plan) for plan in results.plans} for kind in kinds]
+    shared = [set.intersection(*map(set, table.values())) if table else set() for table in tables]
+
+    def worth(plan: str) -> list[float]:
+        return [sum(table[plan][steps] for steps in common) for table, common in zip(tables, shared, strict=True)]
 
     return min(results.plans, key=worth, default=None)
 
