@@ -22,7 +22,7 @@ RUN = {
                     "seed": 5},
         "objective": {"name": "mdlm"},
         "data": {"length": 12, "content": "c0ffee", "tokenizer": "beef"},
-        "facts": {"from": "/home/ann/runs/first", "teacher": None},
+        "facts": {"from": {"source": "/home/ann/runs/first", "weights": "abcd", "step": 1500}, "teacher": None},
     },
     "score": {"kind": "elbo", "nats": 4.25, "stderr": 0.125, "sequences": 64},
 }  # fmt: skip
@@ -77,7 +77,8 @@ def test_the_card_says_what_the_checkpoint_is(checkpoint, tmp_path):
     assert "before the rounding" in rows["held-out text"]
     assert f"{sha256_file(target / 'model.safetensors')}  model.safetensors" in card
     assert "unmask sample --model minnow" in card
-    assert load(target).provenance["config"]["facts"] == {"from": "first", "teacher": None}
+    assert load(target).provenance["config"]["facts"]["from"]["source"] == "first"
+    assert rows["start"] == "from first, after 1,500 steps"
 
     convert(tmp_path / "run", tmp_path / "raw", weights="raw", card="Raw.")
     rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", (tmp_path / "raw" / "README.md").read_text(), re.MULTILINE))

@@ -8,6 +8,7 @@ import torch
 
 from unmask.checkpoint.io import load
 from unmask.cli.main import main
+from unmask.evaluation.identity import weights_hash
 
 OPTIONS = "--preset tiny --length 12 --steps 3 --batch 4 --eval_batches 1 --device cpu --no-tensorboard --no-progress"
 
@@ -40,7 +41,8 @@ def test_train_then_train_on_from_its_weights(capsys, corpora, tmp_path):
     begun, ended = load(first).model, load(second).model  # one step at a rate of nothing: the weights it started from
     assert all(torch.allclose(a, b) for a, b in zip(begun.parameters(), ended.parameters(), strict=True))
     config = json.loads((tmp_path / "second" / "run.json").read_text())["config"]
-    assert config["facts"] == {"from": first}
+    start = {"source": first, "weights": weights_hash(begun), "step": load(first).provenance["step"]}
+    assert config["facts"] == {"from": start}
     assert (config["objective"]["plan"], config["objective"]["plan_steps"]) == ("golden", 4)
 
 

@@ -109,6 +109,8 @@ def _training(provenance: Mapping[str, Any], dtype: torch.dtype, weights: str) -
         yield "rounds", f"{distillation['round']} of {distillation['round_steps']:,} steps, {_settings(distillation)}"
     elif "objective" in config:
         yield "objective", config["objective"]["name"]
+    if isinstance(start := (config.get("facts") or {}).get("from"), Mapping):
+        yield "start", f"from {start['source']}" + (f", after {start['step']:,} steps" if start["step"] else "")
     if "trainer" in config and "step" in provenance:
         options, length, step = config["trainer"], config["data"]["length"], provenance["step"]
         seen = step * options["batch"] * length / 1e6

@@ -63,13 +63,14 @@ def train(
     if from_ is not None:
         if preset is not None or dropout is not None:
             raise UserError("--from brings the model with it: leave out --preset and --dropout")
-        model = _started(from_, corpora)
+        model, start = _started(from_, corpora)
     else:
+        start = None
         shape = {"length": length, "dropout": dropout, "causal": objective == "ar"}
         model = _fresh(preset or "pocket", corpora, trainer.seed, **shape)
     loader = Loader(corpora, length or model.length, weights=weights, seed=trainer.seed, wrap=wrap)
     loss = AR() if objective == "ar" else MDLM(schedule_named(schedule), plan, plan_steps)
-    checkpoint = trainer.fit(model, loss, loader, facts={"from": from_})
+    checkpoint = trainer.fit(model, loss, loader, facts={"from": start})
     if is_first():
         score = checkpoint.provenance["score"]
         held_out = f", {score['nats']:.4f} ± {score['stderr']:.4f} nats/token on held-out text" if score else ""
@@ -89,13 +90,15 @@ def _fresh(preset: str, corpora: list[ShardSet], seed: int, **shape: Any) -> DiT
         return DiT.preset(preset, vocab_size=corpora[0].tokenizer().size + 1, **chosen)
 
 
-def _started(source: str, corpora: list[ShardSet]) -> DiT:
-    """The model of a checkpoint, if the corpora's tokenizer is its own."""
+def _started(source: str, corpora: list[ShardSet]) -> tuple[DiT, dict[str, Any]]:
+    """The model of a checkpoint, if the corpora's tokenizer is its own, and what to remember of it."""
     from unmask.checkpoint.io import dit_of, load
     from unmask.data.shards import check_tokenizer
+    from unmask.evaluation.identity import weights_hash
 
     checkpoint = load(source)
     for corpus in corpora:
         if checkpoint.tokenizer is not None:
             check_tokenizer(corpus, checkpoint.tokenizer, owner=source)
-    return dit_of(checkpoint)
+    about = {"source": source, "weights": weights_hash(checkpoint.model), "step": checkpoint.provenance.get("step")}
+    return dit_of(checkpoint), about

@@ -50,7 +50,7 @@ FREE = {
         "progress",
     )
 }
-FREE |= {"facts.teacher.source"}  # a teacher is known by its weights
+FREE |= {"facts.teacher.source", "facts.from.source"}  # a model is known by its weights
 LENGTH = {"trainer.steps", "objective.curriculum.rounds"}  # may change if no step before depends on it
 
 
