@@ -122,6 +122,24 @@ def test_a_rerun_draws_and_judges_nothing(finished, scene, monkeypatch) -> None:
     assert again.analysis == results.analysis
 
 
+def test_another_judge_with_the_same_cells_draws_nothing(finished, scene, monkeypatch, tmp_path) -> None:
+    results, out = finished
+    models, data, tokenizer = scene
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("drawn again")
+
+    monkeypatch.setattr(workshop, "sample", refuse)
+    judge, places = network(tokenizer, 4, causal=True), {"out": tmp_path / "other", "cells": out / "cells"}
+    only_teacher = {"teacher": models["teacher"]}
+    other = evaluate(only_teacher, [4, 8], judge=judge, data=data, **places, **OPTIONS)
+    mine = next(cell for cell in other.cells if cell.model == "teacher" and cell.steps == 4)
+    same = next(cell for cell in results.cells if cell.key == mine.key)
+    assert mine.samples == same.samples
+    assert mine.value("gen_ppl") != same.value("gen_ppl")
+    assert not (tmp_path / "other" / "cells").exists()
+
+
 def test_what_was_finished_survives_a_failure(scene, tmp_path, monkeypatch) -> None:
     """The second cell fails; the rerun draws only what is missing."""
     models, _, _ = scene

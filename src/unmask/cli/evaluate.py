@@ -37,6 +37,7 @@ def evaluate(
     precision: Literal["auto", "bf16", "fp32"] = "auto",
     compile: bool = False,
     out: Path = Path("evaluation"),
+    cells: Path | None = None,
     json: bool = False,
 ) -> None:
     """Measure models at every plan, number of steps and temperature, and write a report. Run it again to continue.
@@ -67,6 +68,8 @@ def evaluate(
         precision: of the masked models
         compile: compile the masked models: worth it on a GPU for many cells
         out: the folder that keeps finished cells, results.json, report.html, report.md and figures/
+        cells: the folder of finished cells, if several evaluations are to share them: samples are then drawn once for
+            all judges (default: cells in --out)
         json: print the analysis as one JSON object instead of a table
     """
     from unmask.evaluation import evaluate as library
@@ -95,6 +98,7 @@ def evaluate(
             precision=precision,
             compile=compile,
             out=out,
+            cells=cells,
             progress=bar,
         )
     if is_first():

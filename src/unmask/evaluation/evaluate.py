@@ -59,6 +59,7 @@ def evaluate(
     precision: Precision = "auto",
     compile: bool = False,
     out: str | Path | None = None,
+    cells: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Results:
     """Everything docs/evaluation.md describes, as one record.
@@ -86,6 +87,7 @@ def evaluate(
         precision: of the masked models
         compile: compile the masked models (worth it on a GPU for some hundred cells)
         out: a folder that keeps every finished cell and the results
+        cells: the folder of finished cells, which several evaluations may share (default: `cells` in `out`)
         progress: told what is being done
     """
     _check(steps, plans, temperatures, n, protocol)
@@ -111,7 +113,7 @@ def evaluate(
             raise UserError(f"MAUVE needs a judge and {LEAST} texts on each side: give --judge, --data and --n {LEAST}")
         notes += [ONLY_BOUNDS] if only_bounds else [NO_JUDGE] if reader is None else []
         shop = Workshop(
-            Measure(reader, protocol, real, Store.open(), seed), ranks, None if out is None else Path(out), n, seed,
+            Measure(reader, protocol, real, Store.open(), seed), ranks, _kept_in(out, cells), n, seed,
             batch, device, precision, compile, max(temperatures) if mauve else None, progress,
         )  # fmt: skip
         given = _controls(shop, real, notes)
@@ -119,13 +121,13 @@ def evaluate(
             entries, shop, ways, settings["steps"], settings["temperatures"], settings["control_steps"],
             next(iter(given), None),
         )  # fmt: skip
-        cells = given if only_bounds else walk.cells() + given
+        made = given if only_bounds else walk.cells() + given
         texts = held if real is None else real.pool
         bounds = [] if texts is None else shop.bounds(entries, ways, settings["steps"], texts)
         about = {entry.name: entry.about() for entry in entries}
         about |= {cell.model: {"role": GIVEN[cell.model], "sha256": None, "provenance": {}} for cell in given}
         where = provenance.record(ranks.device, processes=ranks.world)
-        found = Results(about, cells, bounds, settings, reader.record() if reader else None, notes, {}, where)
+        found = Results(about, made, bounds, settings, reader.record() if reader else None, notes, {}, where)
         results = analyse(found, seed=seed)
         if out is not None:
             ranks.on_first(lambda: write_results(results, Path(out) / "results.json"))
@@ -145,6 +147,13 @@ def _check(steps: Sequence[int], plans: Sequence[str], temperatures: Sequence[fl
         raise UserError(f"n must be at least 2, not {n}: an interval needs several texts")
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
+
+
+def _kept_in(out: str | Path | None, cells: str | Path | None) -> Path | None:
+    """Where finished cells are kept, if anywhere."""
+    if cells is not None:
+        return Path(cells)
+    return None if out is None else Path(out) / "cells"
 
 
 def _doublings(length: int) -> set[int]:

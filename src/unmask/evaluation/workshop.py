@@ -40,11 +40,11 @@ _VERSION = 2  # of what is kept
 
 @dataclass(eq=False)
 class Workshop:
-    """Makes cells. `out` may be None: then nothing is kept."""
+    """Makes cells, and keeps them in a folder; None: nothing is kept."""
 
     measure: Measure
     ranks: Ranks
-    out: Path | None
+    folder: Path | None
     n: int
     seed: int
     batch: int | None
@@ -243,9 +243,9 @@ class Workshop:
 
     def _kept(self, name: str) -> Json | None:
         """What an earlier run finished; a damaged file is made again."""
-        if self.out is None:
+        if self.folder is None:
             return None
-        path = self.out / "cells" / name
+        path = self.folder / name
 
         def read() -> Json | None:
             try:
@@ -257,8 +257,8 @@ class Workshop:
         return found
 
     def _keep(self, name: str, what: Json) -> None:
-        if self.out is not None:
-            path = self.out / "cells" / name
+        if self.folder is not None:
+            path = self.folder / name
             self.ranks.on_first(lambda: write_text(path, json.dumps(what) + "\n"))
 
 
