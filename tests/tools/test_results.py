@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from tools.results.run import jobs_of
 
 import unmask
 from unmask.cli.main import main as command
@@ -231,10 +232,8 @@ def test_a_study_recipe_suits_the_command_in_its_head(capsys, recipe):
 def test_every_command_of_the_studies_is_one_that_unmask_takes(capsys):
     studies = yaml.safe_load(STUDIES.read_text(encoding="utf-8"))
     for study in studies.values():
-        for line in study["commands"]:
-            words = line.split()
-            assert words[0] == "unmask"
-            assert command([*words[1:], "--print_config"]) == 0, line
+        for job in jobs_of(study["commands"]):
+            assert command([*job.words, "--print_config"]) == 0, str(job)
             capsys.readouterr()
 
 

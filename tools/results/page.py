@@ -37,7 +37,8 @@ def fill(page: Path, studies: Sequence[Study], pictures: Mapping[str, Sequence[P
         raise UserError(
             f"{page} has `<!-- begin {min(unclosed)} -->` without its end: write `<!-- end {min(unclosed)} -->`"
         )
-    parts = {name: part for study in studies for name, part in _parts(study, page.parent, pictures, results).items()}
+    shown = [study for study in studies if study.name in SECTIONS]  # `models` only makes what the others need
+    parts = {name: part for study in shown for name, part in _parts(study, page.parent, pictures, results).items()}
 
     def new(found: re.Match[str]) -> str:
         name = found["name"]
