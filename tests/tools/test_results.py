@@ -186,6 +186,21 @@ def test_times_fewer_is_said_only_where_the_whole_interval_is_above_one(house, l
     assert shown[-1] == said
 
 
+def test_forwards_within_a_margin_count_from_where_the_distance_stays_small():
+    from tools.results.tables import _within
+
+    def said(*ends, plan="golden"):
+        curve = [{"nfe": 4.0 * 2**k, "distance": [0.0, 0.0, end]} for k, end in enumerate(ends)]
+        of, needs = {"model": "teacher", "plan": "iid", "nfe": 64.0}, {"value": None}
+        record = {"score": "nelbo", "model": "teacher", "plan": plan, "yardstick": of, "needs": needs, "curve": curve}
+        return _within([record])
+
+    assert said(0.3, 0.019, 0.01) == "8<br>8.0x"
+    assert said(0.01, 0.3, 0.02) == "16<br>4.0x"  # small by chance, then not: it does not count
+    assert said(0.3, 0.2, 0.021) == "not in 16"
+    assert said(0.3, 0.2, None) == "not in 16"
+
+
 def test_the_readme_has_the_headline_in_brief(house):
     readme = house / "README.md"
     readme.write_text("<!-- begin headline/brief -->\n<!-- end headline/brief -->\n", encoding="utf-8")

@@ -265,6 +265,7 @@ def scale(study: Study) -> Blocks:
 # --- the headline ----------------------------------------------------------------------------------------------------
 
 MATCH = {"gen_ppl": "Gen PPL at equal entropy", "path_gap": "path gap R", "nelbo": "N-step NELBO"}
+MARGIN = {"path_gap": 0.005, "nelbo": 0.02}  # nats per byte and per token: either is about 2% of a perplexity
 NEWCOMERS = ("iid", "golden", "stride")  # the teacher's plans that the README shows
 
 
@@ -274,8 +275,9 @@ def headline(study: Study) -> Blocks:
     judges = list(dict.fromkeys(one["judge"] for one in entries))
     by_judge = [[{**one, "n": one["yardstick"]["n"]} for one in entries if one["judge"] == judge] for judge in judges]
     return {
+        "within": tables(*(_close(mine) for mine in by_judge)),
         "suffices": tables(*(_suffice(mine) for mine in by_judge)),
-        "brief": tables(_suffice_brief(by_judge[0], study)) if by_judge else [],
+        "brief": tables(_brief(by_judge[0], study)) if by_judge else [],
     }
 
 
@@ -291,26 +293,56 @@ def _suffice(mine: Sequence[Record]) -> Table | None:
     )
     said = "".join(f" {name}: not bracketed by the yardstick's temperatures." for name in silent)
     title = f"Forwards that suffice: judge {mine[0]['judge']}"
-    return _by_score([r for r in mine if r["score"] in told], title, note + said)
+    return _by_score([r for r in mine if r["score"] in told], title, note + said, _needs)
 
 
-def _suffice_brief(mine: Sequence[Record], study: Study) -> Table | None:
+def _close(mine: Sequence[Record]) -> Table | None:
+    """Which steps that were run are as good but for a margin: what can be said where two curves end at one level."""
+    about = mine[0]["yardstick"]
+    note = (
+        f"Of the teacher on {plan_name(about['plan'])} in {about['steps']} steps ({about['nfe']:.1f} forwards): the "
+        "fewest that were run from which on the 95% interval of the distance stays below "
+        f"{MARGIN['path_gap']} nats per byte (R) or {MARGIN['nelbo']} per token (NELBO), either about 2% of a perplexity; "
+        "beneath, how many times fewer."
+    )
+    return _by_score(_marginal(mine), f"Forwards within a margin: judge {mine[0]['judge']}", note, _within)
+
+
+def _brief(mine: Sequence[Record], study: Study) -> Table | None:
     """For somebody who has read nothing else: three plans of the teacher, and the student on its best one."""
     about = mine[0]["yardstick"]
     best = {(slim.said["analysis"]["student"], slim.said["analysis"]["best_plan"]) for slim in study.slims}
     shown = {(about["model"], plan) for plan in NEWCOMERS} | best
     note = (
-        f"Runs of the network that it takes to be as good as {about['steps']} steps of the published sampler, and how "
-        f"many times fewer that is: by path gap R (of samples, judge {mine[0]['judge']}) and by N-step NELBO (of "
-        "held-out text, no judge). 95% intervals over texts (∞: perhaps never)."
+        f"Runs of the network that come within {MARGIN['path_gap']} nats per byte of the path gap R (of samples, judge "
+        f"{mine[0]['judge']}), or within {MARGIN['nelbo']} per token of the N-step NELBO (of held-out text, no judge), "
+        f"that {about['steps']} steps of the published sampler reach, 95% sure; beneath, how many times fewer they are."
     )
-    told = [r for r in mine if (r["model"], r["plan"]) in shown and r["score"] != "gen_ppl"]
-    return _by_score(told, "Forwards that suffice", note)
+    told = [r for r in _marginal(mine) if (r["model"], r["plan"]) in shown]
+    return _by_score(told, "Forwards that suffice", note, _within)
 
 
-def _by_score(records: Sequence[Record], title: str, note: str) -> Table | None:
+def _marginal(mine: Sequence[Record]) -> list[Record]:
+    return [r for r in mine if r["score"] in MARGIN]
+
+
+def _within(records: Sequence[Record]) -> str:
+    """The fewest forwards from which on the distance is below the margin for sure."""
+    most, enough = records[0]["yardstick"]["nfe"], None
+    for point in sorted(records[0]["curve"], key=lambda point: -point["nfe"]):
+        if point["distance"][2] is None or point["distance"][2] > MARGIN[records[0]["score"]]:
+            break
+        enough = point["nfe"]
+    if enough is None:
+        return f"not in {max(point['nfe'] for point in records[0]['curve']):.0f}"
+    return f"{most:.0f}: the yardstick" if _is_yardstick(records[0]) else f"{enough:.0f}<br>{most / enough:.1f}x"
+
+
+def _by_score(
+    records: Sequence[Record], title: str, note: str, cell: Callable[[Sequence[Record]], str]
+) -> Table | None:
     return pivot(
-        records, title=title, note=note, rows=lambda r: (r["model"], r["plan"]), cell=_needs, corner="model, plan",
+        records, title=title, note=note, rows=lambda r: (r["model"], r["plan"]), cell=cell, corner="model, plan",
         columns=lambda r: (list(MATCH).index(r["score"]), r["score"]), column=lambda key: MATCH[key[1]],
         row=lambda key: f"{key[0]}, {plan_name(key[1])}",
         order=lambda key: (key[0] != "teacher", key[0], plan_order(key[1])),
