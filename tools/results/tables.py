@@ -302,8 +302,8 @@ def _close(mine: Sequence[Record]) -> Table | None:
     note = (
         f"Of the teacher on {plan_name(about['plan'])} in {about['steps']} steps ({about['nfe']:.1f} forwards): the "
         "fewest that were run from which on the 95% interval of the distance stays below "
-        f"{MARGIN['path_gap']} nats per byte (R) or {MARGIN['nelbo']} per token (NELBO), either about 2% of a perplexity; "
-        "beneath, how many times fewer."
+        f"{MARGIN['path_gap']} nats per byte (R) or {MARGIN['nelbo']} per token (NELBO), either about 2% of a "
+        "perplexity; beneath, how many times fewer."
     )
     return _by_score(_marginal(mine), f"Forwards within a margin: judge {mine[0]['judge']}", note, _within)
 
