@@ -4,11 +4,10 @@ Each session is a fork of this process; it ends by SIGKILL on itself. Rounds are
 that they lie inside rounds and a resumed round needs its teacher back. Usage: killed_distillation.py CORPUS FOLDER
 """
 
-import os
 from pathlib import Path
 
 import torch
-from killing import at_update, die, small_trainer, walk
+from killing import at_update, between_renames, die, small_trainer, walk
 
 from unmask.base import files
 from unmask.checkpoint.io import Checkpoint
@@ -63,14 +62,7 @@ def inside_round_2_again() -> None:
 
 def between_the_renames_of_round_2() -> None:
     """Round 2 is written, and the session dies; the next one replaces it and dies in the middle of that."""
-    rename = os.rename
-
-    def first_only(source, target):
-        rename(source, target)
-        if ".2.old-" in str(target):
-            die()
-
-    files.os.rename = first_only
+    between_renames(".2.old-")
     save = loop.save
 
     def twice(checkpoint, folder, raw):

@@ -4,13 +4,11 @@ Each session is a fork of this process, so that it starts at once; it ends by SI
 no `finally` and no cleanup. Usage: killed_run.py CORPUS FOLDER
 """
 
-import os
 import shutil
 
 import torch
-from killing import at_update, die, small_trainer, walk
+from killing import at_update, between_renames, die, small_trainer, walk
 
-from unmask.base import files
 from unmask.models.dit import DiT
 from unmask.objectives.mdlm import MDLM
 from unmask.parallel import state as sharded
@@ -72,14 +70,7 @@ def with_the_old_state_half_gone() -> None:
 
 
 def between_the_two_renames_of_the_checkpoint() -> None:
-    rename = os.rename
-
-    def first_only(source, target):
-        rename(source, target)
-        if ".old-" in str(target):
-            die()
-
-    files.os.rename = first_only
+    between_renames(".old-")
 
 
 def before_the_last_checkpoint() -> None:

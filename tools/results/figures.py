@@ -17,6 +17,8 @@ from tools.results.names import plan_name, plan_order
 from tools.results.pivot import Record
 from tools.results.studies import Slim, Study
 
+from unmask.bench.plans_figure import Look
+
 WIDTH = 700 / 96  # inches: 700 px on a page
 INK, SOFT, RULE, PAPER = "#1d2126", "#5c6470", "#e4e2db", "#fffffe"
 DARK = {
@@ -33,14 +35,6 @@ STYLE = {
     "svg.fonttype": "path", "xtick.minor.size": 0, "ytick.minor.size": 0, "lines.markeredgecolor": PAPER,
     "lines.markeredgewidth": 0.7,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Look:
-    color: str
-    marker: str
-    dash: str = "-"
-    width: float = 1.4
 
 
 LOOKS = {
@@ -134,7 +128,7 @@ def _path(axis: Any, path: Sequence[Record], look: Look, name: str, told: bool) 
     """A plan as its temperature falls; the temperatures are written beside one plan only."""
     x, y = [r["entropy"][0] for r in path], [r["gen_ppl"][0] for r in path]
     axis.plot(
-        x, y, color=look.color, linestyle=look.dash, linewidth=look.width, marker=look.marker, markersize=5, label=name
+        x, y, color=look.color, linestyle=look.style, linewidth=look.width, marker=look.marker, markersize=5, label=name
     )
     for record in path if told else ():
         axis.annotate(
@@ -235,7 +229,7 @@ def _line(axis: Any, curve: Sequence[Point], look: Look, name: str, along: str) 
     """A line with its 95% intervals."""
     known = [(getattr(point, along), *point.score) for point in curve if point.score[0] is not None]
     axis.plot(
-        [at for at, *_ in known], [value for _, value, *_ in known], color=look.color, linestyle=look.dash, label=name,
+        [at for at, *_ in known], [value for _, value, *_ in known], color=look.color, linestyle=look.style, label=name,
         linewidth=look.width, marker=look.marker, markersize=5.5 if look.width > 2 else 4.5,
         zorder=4 if look.width > 2 else 3,
     )  # fmt: skip
