@@ -164,6 +164,25 @@ def test_what_was_finished_survives_a_failure(scene, tmp_path, monkeypatch) -> N
     assert [cell.steps for cell in results.cells] == [4, 8]
 
 
+def test_only_what_was_asked_for(scene, tmp_path, monkeypatch) -> None:
+    """Without brackets nobody gets another temperature; without bounds nothing is read but what was drawn."""
+    models, data, tokenizer = scene
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path))
+    judge = network(tokenizer, 3, causal=True)
+    pair = {name: models[name] for name in ("teacher", "student")}
+    results = evaluate(
+        pair, [4], judge=judge, data=data, control_steps=[4], bracket=False, bounds=False,
+        **{**OPTIONS, "temperatures": [1.0], "n": 8},
+    )  # fmt: skip
+    drawn = [(cell.model, cell.plan, cell.temperature) for cell in results.cells if cell.steps]
+    assert sorted(drawn) == sorted((name, plan, 1.0) for name in pair for plan in ("iid", "golden"))
+    assert results.bounds == []
+    (one, *_) = results.analysis["comparisons"]
+    assert one["speed_up"]["relation"] == "not bracketed"
+    with pytest.raises(UserError, match="take one of the two"):
+        evaluate(pair, [4], data=data, bounds=False, only_bounds=True, **OPTIONS)
+
+
 def test_without_a_judge_it_says_so(scene) -> None:
     models, data, _ = scene
     results = evaluate(models, [4], data=data, **{**OPTIONS, "temperatures": [1.0], "n": 4})

@@ -55,6 +55,7 @@ def plain_loss(student, teacher, objective, text):
         each = torch.where(m_s, DISTANCES[objective.divergence](log_p, log_q), nll)
     else:
         each = DISTANCES[{"kl_forward": "forward", "kl_backward": "reverse"}[objective.divergence]](log_p, log_q)
+    each = torch.where(m_s, each, objective.reconstruct * each)
     if objective.reduction == "token_mean":
         return each[m_t].mean()
     if objective.reduction == "sum":
@@ -67,6 +68,9 @@ OPTIONS = [
     {"reduction": "sum"},
     {"reduction": "term_means"},
     {"reduction": "term_means", "divergence": "jsd"},
+    {"reconstruct": 0.0},
+    {"reconstruct": 0.3, "reduction": "term_means"},
+    {"reconstruct": 2.0, "reduction": "sum", "divergence": "kl_forward"},
     {"tau": 1.0},
     {"schedule": Cosine()},
     *({"plan": plan} for plan in PLANS if plan != "iid"),
@@ -186,6 +190,7 @@ def test_a_student_is_trained_as_the_readme_says(write_corpus, tmp_path):
         ({"tau": 0.0}, "tau is the temperature of the teacher's target: above 0, not 0.0"),
         ({"delta": 1.0}, "0 <= delta < 1, not 1.0"),
         ({"divergence": "revers"}, "did you mean 'reverse'?"),
+        ({"reconstruct": -1.0}, "a weight, 0 or more"),
         ({"reduction": "mean"}, "did you mean 'token_mean'?"),
         ({"plan": "gold"}, "did you mean 'golden'?"),
     ],

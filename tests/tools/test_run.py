@@ -47,14 +47,39 @@ def order(tmp_path):
 
 
 def test_a_command_waits_for_what_it_names_wherever_it_stands(queue, tmp_path):
-    assert (
-        queue("evaluate made/a made/b/rounds --out made/c", "train --out made/a", "train made/a --out made/b").go(1)
-        is False
-    )
-    # made/b/rounds is never made, so that the first fails in the end, but only after both others were done
+    # made/b/rounds is never made, so that the first is left out in the end
+    assert not queue(
+        "evaluate made/a made/b/rounds --out made/c", "train --out made/a", "train made/a --out made/b"
+    ).go(1)
     assert order(tmp_path) == ["a", "b"]
     assert queue("evaluate made/a made/b --out made/c", "train --out made/a", "train made/a --out made/b").go(1)
     assert order(tmp_path) == ["a", "b", "c"]  # nothing twice
+
+
+def test_what_lies_in_a_product_is_there_before_the_product_is_done(queue, tmp_path):
+    """The student of an early round does not wait for the last; the run itself is not used before its end."""
+    (tmp_path / "made/a/rounds/1").mkdir(parents=True)
+    commands = ["train --sleep --out made/a", "evaluate s=made/a/rounds/1 --out made/b", "convert made/a --out made/c"]
+    assert not queue(*commands).go(0.1)
+    assert order(tmp_path) == ["b"]
+
+
+def test_what_nobody_here_makes_is_waited_for_while_others_work(queue, tmp_path):
+    commands = ["evaluate --data brought/text --out made/b", "train --out made/a"]
+    assert not queue(*commands).go(1)
+    assert order(tmp_path) == ["a"]
+    (tmp_path / "brought/text").mkdir(parents=True)
+    assert queue(*commands).go(1)
+    assert order(tmp_path) == ["a", "b"]
+
+
+def test_judges_of_the_same_cells_come_one_after_the_other(queue, tmp_path):
+    """The second judge would draw the same texts at the same time; two that draw different ones may meet."""
+    same = [f"evaluate --steps 8 --judge {judge} --cells cells/x --sleep --out made/{judge}" for judge in "ab"]
+    assert not queue(*same).go(0.05)
+    log = (tmp_path / "logs/log.txt").read_text()
+    assert log.count("begins:") == 1
+    assert queue(*(f"evaluate --steps {n} --cells cells/x --meet --out made/m{n}" for n in (4, 8))).go(1)
 
 
 def test_several_at_a_time(queue, tmp_path):
@@ -91,7 +116,7 @@ def test_loops_are_written_out_and_nothing_is_listed_twice():
     ("words", "needs"),
     [
         ("evaluate --models teacher=runs/x --out e", True),
-        ("evaluate --models s=runs/x/rounds/5 --out e", True),
+        ("evaluate --models s=runs/x/rounds/5 --out e", True),  # which is not there
         ("evaluate --plans golden@runs/x --out e", True),
         ("train --data runs/xy --out e", False),
         ("train --out runs/x", False),  # its own

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import sys
 from pathlib import Path
 
@@ -35,7 +36,9 @@ def slim_runs(studies: list[Study], results: Path, name: str | None, paths: list
             print(f"{run.name}: not there yet: {', '.join(map(str, absent))}")
 
 
-def run_studies(studies: list[Study], names: list[str], jobs: int, minutes: float, logs: Path) -> bool:
+def run_studies(
+    studies: list[Study], names: list[str], program: list[str], jobs: int, minutes: float, logs: Path
+) -> bool:
     """Run what studies are made of; whether all of it is done."""
     from tools.results.run import Queue, jobs_of
 
@@ -44,7 +47,7 @@ def run_studies(studies: list[Study], names: list[str], jobs: int, minutes: floa
         if name not in known:
             raise unknown("study", name, known)
     commands = [command for name in names for command in known[name].commands]
-    return Queue(jobs_of(commands), [sys.executable, "-m", "unmask"], logs, jobs).go(minutes)
+    return Queue(jobs_of(commands), program, logs, jobs).go(minutes)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -65,6 +68,9 @@ def main(words: list[str] | None = None) -> int:
     work.add_argument(
         "--logs", type=Path, default=Path("runs/logs"), help="their folder, and of the list of what is done"
     )
+    work.add_argument(
+        "--program", type=shlex.split, default=[sys.executable, "-m", "unmask"], help="how unmask is called"
+    )
     page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figures")
     page.add_argument("pages", nargs="*", type=Path, help="pages (default: docs/results.md and README.md beside docs)")
     given = parser.parse_args(words)
@@ -75,7 +81,8 @@ def main(words: list[str] | None = None) -> int:
             slim_runs(studies, results, given.name, given.paths)
             return 0
         if given.verb == "run":
-            return 0 if run_studies(studies, given.studies, given.jobs, given.minutes, given.logs) else 1
+            done = run_studies(studies, given.studies, given.program, given.jobs, given.minutes, given.logs)
+            return 0 if done else 1
         for study in studies:
             check_complete(study, results)
         pictures = draw(studies, given.docs / "figures")

@@ -1,8 +1,10 @@
 """Runs the commands of studies on this machine: each after what it needs, several at a time, going on where it stopped.
 
-What a command makes is its `--out` (of `convert` its target); it waits for the commands that make what it names. A line
-may begin with `for S in 0 1 2:`, and is then one command for each. Finished commands are listed in a file and not run
-again; a stopped one goes on by itself, since every verb does.
+What a command makes is its `--out` (of `convert` its target); it waits for the commands that make what it names, though
+not for their end if what it names lies inside and is there already (the student of an early round). Of evaluations that
+share `--cells` and differ only by judge, the second waits for the first, which draws for both. A line may begin with
+`for S in 0 1 2:`, and is then one command for each. Finished commands are listed in a file and not run again; a stopped
+one goes on by itself, since every verb does.
 
 Refuses to know what the commands do and what becomes of their results.
 """
@@ -14,7 +16,7 @@ import re
 import shlex
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,12 +38,37 @@ class Job:
         """What it makes: a path."""
         if self.words[0] == "convert":
             return self.words[2]
-        return self.words[self.words.index("--out") + 1] if "--out" in self.words else None
+        return self._after("--out")
 
     def needs(self, product: str) -> bool:
-        """Whether one of its words is, or lies in, what another command makes."""
-        said = (word.partition("=")[2] or word for word in self.words if word != self.product)
-        return any(path == product or path.startswith(f"{product}/") or path.endswith(f"@{product}") for path in said)
+        """Whether one of its words is what another command makes, or lies in it and is not there yet."""
+        return any(
+            path == product or (path.startswith(f"{product}/") and not Path(path).exists()) for path in self._paths()
+        )
+
+    @property
+    def lacks(self) -> bool:
+        """Whether a path it names is not there: somebody else has to bring it."""
+        return not all(Path(path).exists() for path in self._paths())
+
+    def _paths(self) -> Iterator[str]:
+        """The files and folders it reads, which are the words with a slash: PATH, NAME=PATH or PLAN@PATH."""
+        shared = self._after("--cells")
+        for word in self.words:
+            path = re.split("[=@]", word)[-1]
+            if "/" in path and word not in (self.product, shared):
+                yield path
+
+    def _after(self, option: str) -> str | None:
+        return self.words[self.words.index(option) + 1] if option in self.words else None
+
+    @property
+    def drawing(self) -> tuple[str, ...] | None:
+        """What an evaluation draws into cells that others share, whoever judges it."""
+        if "--cells" not in self.words:
+            return None
+        apart = [self.words.index(name) for name in ("--judge", "--judge_dtype", "--out") if name in self.words]
+        return tuple(word for i, word in enumerate(self.words) if i not in apart and i - 1 not in apart)
 
     @property
     def name(self) -> str:
@@ -98,8 +125,7 @@ class Queue:
         for job in list(self.waiting):
             if len(self.running) == self.parallel:
                 return
-            unmade = [*self.waiting, *(one.job for one in self.running), *self.failed]
-            if any(other.product and other is not job and job.needs(other.product) for other in unmade):
+            if self._must_wait(job):
                 continue
             self.waiting.remove(job)
             with open(self.folder / f"{job.name}.log", "ab") as log:
@@ -112,6 +138,17 @@ class Queue:
                 )
             self.running.append(_Running(job, process, time.monotonic()))
             self._say(f"begins: {job}")
+
+    def _must_wait(self, job: Job) -> bool:
+        """For what another command makes, for what somebody brings, or for whoever draws the same cells."""
+        running = [one.job for one in self.running]
+        earlier = self.waiting[: self.waiting.index(job)]
+        unmade = [other for other in (*self.waiting, *running, *self.failed) if other is not job]
+        return (
+            any(other.product and job.needs(other.product) for other in unmade)
+            or (job.drawing is not None and any(other.drawing == job.drawing for other in (*earlier, *running)))
+            or job.lacks
+        )
 
     def _collect(self) -> None:
         for one in [one for one in self.running if one.process.poll() is not None]:

@@ -44,6 +44,7 @@ def distill(
     tau_drop: float | None = None,
     divergence: Literal["reverse", "forward", "jsd", "tvd", "kl_forward", "kl_backward"] | None = None,
     reduction: Literal["token_mean", "sum", "term_means"] | None = None,
+    reconstruct: float | None = None,
     k: int | None = None,
     snapshot: Literal["raw", "ema"] | None = None,
     plan: Literal["iid", "permutation", "golden", "van_der_corput", "dilated", "stride"] | None = None,
@@ -76,6 +77,7 @@ def distill(
         divergence: of student from teacher (default: reverse); kl_forward and kl_backward are the ablation's, over all
             positions that the student must fill
         reduction: of mcd: one mean, a sum over the sequence, or a mean of each term (default: token_mean)
+        reconstruct: of mcd: weight of the tokens that only the teacher sees; 0 leaves them out (default: 1)
         k: of sdtt: teacher steps in one student step (default: 2)
         snapshot: which weights of the student become the next teacher (default: raw)
         plan: where u comes from (default: permutation for cd4lm, iid for the others)
@@ -98,7 +100,8 @@ def distill(
         source, loader = _opened(teacher, data, weights, length, wrap, trainer.seed)
         objective = make_rounds(
             method, source, rounds=rounds, round_steps=round_steps, delta=delta, tau=tau, tau_drop=tau_drop,
-            divergence=divergence, reduction=reduction, k=k, snapshot=snapshot, plan=plan, plan_steps=plan_steps,
+            divergence=divergence, reduction=reduction, reconstruct=reconstruct, k=k, snapshot=snapshot, plan=plan,
+            plan_steps=plan_steps,
         )  # fmt: skip
         _check_drawing(judge, samples, sample_steps)
         trainer.steps = objective.steps

@@ -29,7 +29,9 @@ def evaluate(
     split: Literal["validation", "test"] = "validation",
     wrap: bool = False,
     control_steps: list[int] | None = None,
+    bracket: bool = True,
     mauve: bool = False,
+    bounds: bool = True,
     only_bounds: bool = False,
     seed: int = 0,
     batch: int | None = None,
@@ -60,7 +62,10 @@ def evaluate(
         split: which held-out part of a prepared folder
         wrap: held-out texts as MDLM makes them: BOS, length - 2 tokens, EOS
         control_steps: further numbers of steps of the teacher (default: doublings from 4 to one a token)
+        bracket: draw further temperatures until the teacher's entropies enclose every student's; without, only what is
+            asked for
         mauve: MAUVE as well, at the headline's temperature; needs 2,048 texts on each side
+        bounds: NELBO of every model, plan and number of steps on --data as well; it takes as many forwards as drawing
         only_bounds: NELBO of every model, plan and number of steps on --n texts of --data, and no samples at all
         seed: of everything
         batch: texts in a forward (default: by the size of the model on a GPU, else 8)
@@ -90,7 +95,9 @@ def evaluate(
             split=split,
             wrap=wrap,
             control_steps=control_steps,
+            bracket=bracket,
             mauve=mauve,
+            bounds=bounds,
             only_bounds=only_bounds,
             seed=seed,
             batch=batch,

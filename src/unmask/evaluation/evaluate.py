@@ -51,7 +51,9 @@ def evaluate(
     split: str = "validation",
     wrap: bool = False,
     control_steps: Sequence[int] | None = None,
+    bracket: bool = True,
     mauve: bool = False,
+    bounds: bool = True,
     only_bounds: bool = False,
     seed: int = 0,
     batch: int | None = None,
@@ -79,7 +81,10 @@ def evaluate(
         split: of a prepared folder
         wrap: held-out blocks as MDLM makes them
         control_steps: more steps of the teacher (default: doublings from 4 to one a token)
+        bracket: draw further temperatures until the teacher's entropies enclose every student's; without, only what is
+            asked for, and what it does not enclose is not compared
         mauve: also MAUVE by the judge's features, for cells at the headline's temperature
+        bounds: NELBO and ELBO on held-out text as well; it takes as many forwards as drawing
         only_bounds: NELBO and ELBO on n held-out texts; nothing is drawn and nothing judged
         seed: of everything
         batch: texts in a forward (default: by the size of the model on a GPU, else 8)
@@ -91,6 +96,8 @@ def evaluate(
         progress: told what is being done
     """
     _check(steps, plans, temperatures, n, protocol)
+    if only_bounds and not bounds:
+        raise UserError("bounds alone and no bounds leave nothing to do: take one of the two")
     if only_bounds and (judge is not None or mauve or data is None):
         raise UserError("bounds alone need held-out text (--data) and nobody to judge: leave --judge and --mauve out")
     with joined(device) as ranks:
@@ -104,7 +111,7 @@ def evaluate(
             "temperatures": sorted(set(temperatures), reverse=True), "n": n, "protocol": protocol,
             "control_steps": sorted({*control, *steps}), "seed": seed, "length": length,
             "data": None if data is None else str(data), "split": split, "wrap": wrap, "mauve": mauve,
-            "precision": precision, "compile": compile,
+            "bracket": bracket, "precision": precision, "compile": compile,
         }  # fmt: skip
         held = _held_out(entries[0], ways, settings, only_bounds, notes)
         reader = None if judge is None else load_judge(judge, device=device, dtype=judge_dtype)
@@ -119,15 +126,15 @@ def evaluate(
         given = _controls(shop, real, notes)
         walk = Walk(
             entries, shop, ways, settings["steps"], settings["temperatures"], settings["control_steps"],
-            next(iter(given), None),
+            next(iter(given), None), bracket,
         )  # fmt: skip
         made = given if only_bounds else walk.cells() + given
         texts = held if real is None else real.pool
-        bounds = [] if texts is None else shop.bounds(entries, ways, settings["steps"], texts)
+        likelihood = shop.bounds(entries, ways, settings["steps"], texts) if bounds and texts is not None else []
         about = {entry.name: entry.about() for entry in entries}
         about |= {cell.model: {"role": GIVEN[cell.model], "sha256": None, "provenance": {}} for cell in given}
         where = provenance.record(ranks.device, processes=ranks.world)
-        found = Results(about, made, bounds, settings, reader.record() if reader else None, notes, {}, where)
+        found = Results(about, made, likelihood, settings, reader.record() if reader else None, notes, {}, where)
         results = analyse(found, seed=seed)
         if out is not None:
             ranks.on_first(lambda: write_results(results, Path(out) / "results.json"))

@@ -33,6 +33,7 @@ class Walk:
     temperatures: Sequence[float]
     control_steps: Sequence[int]  # of the teacher
     real: Cell | None  # scored, where there is real text
+    bracket: bool  # draw more temperatures than were asked for
 
     def cells(self) -> list[Cell]:
         """All of them."""
@@ -43,7 +44,7 @@ class Walk:
         causal = [(entry, t) for entry in self._of("ar") for t in self.temperatures]
         self.shop.plan(len(wanted) + len(causal))
         cells = [self.shop.cell(*one) for one in wanted] + [self.shop.causal(*one) for one in causal]
-        if self.shop.measure.judge is not None and teachers and others:
+        if self.bracket and self.shop.measure.judge is not None and teachers and others:
             for way in self.ways:
                 cells = self._bracketed(teachers[0], others, way, control, cells)
         return cells

@@ -12,6 +12,7 @@ those masked in both views, then those that only the teacher sees.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from unmask.base.devices import to_device
-from unmask.base.errors import unknown
+from unmask.base.errors import UserError, unknown
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
 from unmask.objectives.distillation import Distillation, Source, check_gap, flat, jumps, loss_at, rows_of
@@ -45,12 +46,14 @@ class MCD(Distillation):
             ablation's: one divergence over all of them, where a token that the teacher sees is a point mass
         reduction: one mean over the positions masked for the student; the sum over a sequence's positions (mean over
             sequences); or the mean of each of the two terms, added
+        reconstruct: weight of the second term, the tokens that only the teacher sees; 0 leaves it out
     """
 
     tau: float = 0.96
     delta: float = 1 / 512
     divergence: Loss = "reverse"
     reduction: Reduction = "token_mean"
+    reconstruct: float = 1.0
 
     forwards: ClassVar[float] = 4
     curriculum: ClassVar[Curriculum] = Curriculum()
@@ -58,6 +61,8 @@ class MCD(Distillation):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_gap(self.delta)
+        if not 0 <= self.reconstruct < math.inf:
+            raise UserError(f"reconstruct is a weight, 0 or more, not {self.reconstruct}")
         for name, allowed in (("divergence", get_args(Loss)), ("reduction", get_args(Reduction))):
             if getattr(self, name) not in allowed:
                 raise unknown(name, str(getattr(self, name)), allowed)
@@ -96,8 +101,10 @@ class MCD(Distillation):
             if part.start < len(target_ND):
                 return against_teacher(logits_CW, part)
             if name is None:
-                return run_cross_entropy(logits_CW, token_N[part])
-            return run_compare(DIVERGENCES[name], logits_CW, point_mass(token_N[part], logits_CW), 1.0)
+                found = run_cross_entropy(logits_CW, token_N[part])
+            else:
+                found = run_compare(DIVERGENCES[name], logits_CW, point_mass(token_N[part], logits_CW), 1.0)
+            return found if self.reconstruct == 1 else Scored(*(self.reconstruct * values for values in found))
 
         return score
 

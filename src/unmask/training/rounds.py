@@ -34,7 +34,7 @@ Snapshot = Literal["raw", "ema"]
 # What each method can be told; what it has no use for is refused.
 _OF_ALL = {"tau", "tau_drop", "plan", "plan_steps"}
 TAKES = {
-    "mcd": _OF_ALL | {"delta", "snapshot", "divergence", "reduction"},
+    "mcd": _OF_ALL | {"delta", "snapshot", "divergence", "reduction", "reconstruct"},
     "sdtt": _OF_ALL | {"delta", "snapshot", "divergence", "k"},
     "cd4lm": _OF_ALL,
     "elbo": {"plan"},
