@@ -1,3 +1,5 @@
+import copy
+
 import pytest
 import torch
 
@@ -103,6 +105,41 @@ def test_it_compiles_as_one_graph(random_dit):
     z_BL = torch.randint(23, (2, 12))
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(z_BL), model(z_BL))
+
+
+def test_blocks_compile_without_the_reduction_that_loses_gradients(random_dit, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
+    random_dit().compile_blocks()
+    assert asked
+    if hasattr(torch._inductor.config.triton, "mix_order_reduction"):
+        assert all(one["options"]["triton.mix_order_reduction"] is False for one in asked)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only Triton's kernels were wrong")
+@pytest.mark.parametrize("length", [255, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_compiled_gradients_are_those_of_eager_blocks(length, causal):
+    """Of a batch so large that the compiler takes its kernels for large ones: every shift, scale and gate."""
+    torch.manual_seed(0)
+    eager = DiT.preset("pocket", dropout=0.0, causal=causal)
+    with torch.no_grad():
+        for parameter in eager.parameters():
+            if not bool(parameter.any()):
+                parameter.normal_(std=0.05)
+    eager.cuda().train()
+    compiled = copy.deepcopy(eager)
+    compiled.compile_blocks()
+    z_BL = torch.randint(8192, (256, length), device="cuda")
+    pull_BLD = torch.randn(256, length, eager.config.hidden, device="cuda") / z_BL.numel()
+    for model in (eager, compiled):
+        for _ in range(2):  # what is left from the first pass must not come back in the second
+            model.zero_grad()
+            (model.features(z_BL) * pull_BLD).sum().backward()
+    wanted = {name: parameter.grad for name, parameter in eager.named_parameters() if parameter.grad is not None}
+    for name, parameter in compiled.named_parameters():
+        if name in wanted:
+            assert float((parameter.grad - wanted[name]).norm() / wanted[name].norm()) < 0.02, name
 
 
 def test_mistakes_in_a_shape_are_named():

@@ -56,7 +56,7 @@ class Line:
 
 def distill(
     *,
-    preset: Literal["tiny", "pocket", "study", "small", "medium", "large"] = "pocket",
+    preset: Literal["tiny", "mini", "pocket", "study", "small", "medium", "large"] = "pocket",
     length: int | None = None,
     batch: int | None = None,
     accumulate: int = 1,
@@ -123,8 +123,7 @@ class Bench:
         self.teacher_condition = student._condition().detach()
         if compile:
             self.objective.compile()
-            for block in student.blocks:
-                block.compile()
+            student.compile_blocks()
         self.optimiser = adamw(student, betas=(0.9, 0.999), weight_decay=0.0)
         self.rate = matmul_rate(place, torch.bfloat16 if place.type == "cuda" else torch.float32)
 

@@ -57,8 +57,19 @@ PRESETS = {
     "large": DiTConfig(vocab_size=50258, length=1024, hidden=1536, cond=128, blocks=24, heads=16),
     "pocket": DiTConfig(vocab_size=8193, length=256, hidden=192, cond=64, blocks=7, heads=6),
     "study": DiTConfig(vocab_size=8193, length=256, hidden=448, cond=64, blocks=8, heads=7),
+    "mini": DiTConfig(vocab_size=8193, length=256, hidden=128, cond=64, blocks=6, heads=4),
     "tiny": DiTConfig(vocab_size=1025, length=128, hidden=64, cond=32, blocks=4, heads=2),
 }
+
+
+def _sound_options() -> dict[str, Any] | None:
+    """What the compiler must not do. Since torch 2.10 it sums a norm's gradients over rows and columns in one kernel
+    (mix-order reduction) and, where they are slices of one vector as our shifts and scales are, leaves whatever was in
+    memory in their place (pytorch issue 193061): a causal pocket model on an H200 blew up within 300 steps.
+    """
+    from torch._inductor import config
+
+    return {"triton.mix_order_reduction": False} if hasattr(config.triton, "mix_order_reduction") else None
 
 
 class Configured(nn.Module):
@@ -118,6 +129,11 @@ class DiT(Configured):
             if key not in fields:
                 raise unknown("model option", key, fields)
         return cls.from_config(dataclasses.replace(PRESETS[name], **overrides))
+
+    def compile_blocks(self) -> None:
+        """Compile every block for training, where it is next called."""
+        for block in self.blocks:
+            block.compile(options=_sound_options())
 
     def _condition(self) -> Tensor:
         """c_C = SiLU(MLP(sinusoid(sigma))) at sigma = 0, where every cosine is 1 and every sine 0."""

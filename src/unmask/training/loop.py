@@ -70,8 +70,7 @@ class Run:
         self.rounds = objective if isinstance(objective, Rounds) else None
         model.to(ranks.device).train()
         if trainer.compile:
-            for block in model.blocks:
-                block.compile()
+            model.compile_blocks()
             if compile_loss := getattr(objective, "compile", None):
                 compile_loss()
         self.wrapped = wrap(model, ranks, trainer.parallel, blocks=model.blocks, methods=("features", "logits"))
