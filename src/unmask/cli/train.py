@@ -16,7 +16,7 @@ def train(
     *,
     data: list[Path],
     weights: list[float] | None = None,
-    preset: Literal["tiny", "pocket", "study", "small", "medium", "large"] | None = None,
+    preset: Literal["tiny", "mini", "pocket", "study", "small", "medium", "large"] | None = None,
     length: int | None = None,
     dropout: float | None = None,
     objective: Literal["mdlm", "ar"] = "mdlm",
