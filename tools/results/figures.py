@@ -9,13 +9,15 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tools.results.match import COOLED, IID_ORDER, by_arm
 from tools.results.names import plan_name, plan_order
 from tools.results.pivot import Record
 from tools.results.studies import Slim, Study
+from tools.results.tables import MARGIN
 
 from unmask.bench.plans_figure import Look
 
@@ -48,6 +50,18 @@ LOOKS = {
 }
 OTHERS = (Look("#7b4fb5", "P", "--"), Look("#a67c00", "*", "--"), Look("#c05fa0", "<", ":"), Look("#0f8b8d", ">", ":"))
 STUDENT = Look("#2a6fbb", "s", width=2.4)
+PANELS = {
+    "nelbo": "NELBO, nats per token",
+    "path_gap": "Path gap R, nats per byte",
+    "gen_ppl": "Gen PPL at equal entropy, × yardstick",
+}
+COOLED_PANELS = {
+    "gen_ppl_cooled": "Gen PPL, %,\nat equal entropy",
+    "path_gap_cooled": "Path gap R, nats per byte,\nat equal entropy",
+    "nelbo": "NELBO, nats per token,\nof held-out text",
+}
+LONG = 26  # characters: four such names do not stand side by side
+MARGINS = 10  # how many margins above the yardstick are shown
 
 
 def looks(plans: Sequence[str]) -> dict[str, Look]:
@@ -138,37 +152,46 @@ def _path(axis: Any, path: Sequence[Record], look: Look, name: str, told: bool) 
 
 
 def headline(study: Study, judge: str) -> bytes | None:
-    """Every score against NFE: the teacher on iid, golden and stride, the best student on the best plan."""
+    """Scores against NFE: at equal entropy, as distances to the yardstick, where they can be read so; else at T = 1."""
     slim = study.judged()[judge][0]
-    about = slim.said["analysis"]
-    teacher, best, student = about["teacher"], about["best_plan"], about["student"]
-    chosen = {(teacher, plan): LOOKS[plan] for plan in ("iid", "golden", "stride")}
-    chosen |= {(student, best): STUDENT} if student else {}
-    titles = {
-        "nelbo": "NELBO, nats per token",
-        "path_gap": "Path gap R, nats per byte",
-        "gen_ppl": "Gen PPL at equal entropy, × yardstick",
-    }
-    panels = {score: title for score, title in titles.items() if _tells(_curves(slim, score), chosen)}
-    if not panels:
-        return None
+    chosen = _lines(slim)
+    cooled = {score: title for score, title in COOLED_PANELS.items() if _tells(_curves(slim, score), chosen)}
+    if set(cooled) & set(COOLED):
+        return _headline(slim, chosen, cooled, apart=True)
+    panels = {score: title for score, title in PANELS.items() if _tells(_curves(slim, score), chosen)}
+    return _headline(slim, chosen, panels, apart=False) if panels else None
+
+
+def _headline(slim: Slim, chosen: Mapping[tuple[str, str], Look], panels: Mapping[str, str], *, apart: bool) -> bytes:
     figure, axes = _sheet(len(panels), 3.5)
     for axis, (score, title) in zip(axes, panels.items(), strict=True):
-        curves = _curves(slim, score)
-        for key, look in chosen.items():
-            name = f"{'student' if key[0] == student else 'teacher'}, {plan_name(key[1] or '')}"
-            if key in curves:
-                _line(axis, curves[key], look, name, "nfe")
-        _level(axis, slim, score)
-        points = [point for key in chosen for point in curves.get(key, [])]
+        curves = _curves(slim, score, apart)
+        for (model, plan), look in chosen.items():
+            if (model, plan) in curves:
+                _line(axis, curves[model, plan], look, f"{model}, {plan_name(plan)}", "nfe")
+        _level(axis, slim, score, apart)
+        points = [point for key in chosen for point in curves.get(key, []) if point.score[0] is not None]
         _steps_axis(axis, [point.nfe for point in points], "forwards a text (NFE)")
         axis.set_title(title, pad=6)
-        if score == "gen_ppl":
+        if apart:
+            _around(axis, points, _height(score, MARGIN[score]))
+        elif score == "gen_ppl":
             _times_axis(axis)
         else:
             _magnify(axis, points, _yardstick(slim, score), 0.45)
-    _legend(figure, axes[-1])
+    if apart:
+        axes[0].set_ylabel("distance to the yardstick")
+    _legend(figure, *axes)
     return _svg(figure)
+
+
+def _lines(slim: Slim) -> dict[tuple[str, str], Look]:
+    """The models and plans that are drawn, each with its look."""
+    entries = by_arm(slim.said.get("matches", []))
+    teacher, spare = slim.said["analysis"]["teacher"], iter((STUDENT, *OTHERS) * 8)
+    found = {(teacher, plan): LOOKS[plan] for plan in ("iid", "golden", "stride")}
+    arms = dict.fromkeys((one["model"], one["plan"]) for one in entries if one["model"] != teacher)
+    return found | {arm: next(spare) for arm in arms if arm[1] not in IID_ORDER}
 
 
 def _tells(curves: dict[tuple[str, str], list[Point]], chosen: Iterable[tuple[str, str]]) -> bool:
@@ -186,8 +209,10 @@ class Point:
     score: list[float | None]  # value, low, high
 
 
-def _yardstick(slim: Slim, score: str) -> float:
-    """The level that curves are drawn against: the teacher's many-step score, or 1 where a ratio is drawn."""
+def _yardstick(slim: Slim, score: str, apart: bool = False) -> float:
+    """The level that curves are drawn against: the teacher's many-step score, 1 where a ratio is drawn, or nought."""
+    if apart:
+        return 0.0
     if score == "gen_ppl":
         return 1.0
     of = next(one["yardstick"] for one in slim.said["matches"] if one["score"] == score)
@@ -199,19 +224,27 @@ def _yardstick(slim: Slim, score: str) -> float:
     return float(found["path_gap"][0])
 
 
-def _curves(slim: Slim, score: str) -> dict[tuple[str, str], list[Point]]:
-    """Each model and plan against forwards. Intervals are those of the distance to the yardstick, which is what counts:
-    what is hard for all models alike is not in them."""
-    entries = [one for one in slim.said.get("matches", []) if one["score"] == score]
-    level = _yardstick(slim, score) if entries else 0.0
+def _curves(slim: Slim, score: str, apart: bool = False) -> dict[tuple[str, str], list[Point]]:
+    """Each arm and plan against forwards. Intervals are those of the distance to the yardstick, which is what counts:
+    what is hard for all models alike is not in them. `apart`: the distances themselves."""
+    entries = [one for one in by_arm(slim.said.get("matches", [])) if one["score"] == score]
+    apart = apart or score in COOLED
+    level = _yardstick(slim, score, apart) if entries else 0.0
 
     def height(distance: float | None) -> float | None:
-        return None if distance is None else math.exp(distance) if score == "gen_ppl" else level + distance
+        if distance is None or apart:
+            return None if distance is None else _height(score, distance)
+        return math.exp(distance) if score == "gen_ppl" else level + distance
 
     def points(curve: Sequence[dict[str, Any]]) -> list[Point]:
         return [Point(p["steps"], p["nfe"], [height(end) for end in p["distance"]]) for p in curve]
 
     return {(one["model"], one["plan"]): points(one["curve"]) for one in entries}
+
+
+def _height(score: str, distance: float) -> float:
+    """A distance as it is drawn: of log Gen PPL in per cent."""
+    return 100 * math.expm1(distance) if COOLED.get(score, score) == "gen_ppl" else distance
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -228,6 +261,8 @@ def _sheet(panels: int, height: float, **shared: bool) -> tuple[Any, Sequence[An
 def _line(axis: Any, curve: Sequence[Point], look: Look, name: str, along: str) -> None:
     """A line with its 95% intervals."""
     known = [(getattr(point, along), *point.score) for point in curve if point.score[0] is not None]
+    if not known:
+        return
     axis.plot(
         [at for at, *_ in known], [value for _, value, *_ in known], color=look.color, linestyle=look.style, label=name,
         linewidth=look.width, marker=look.marker, markersize=5.5 if look.width > 2 else 4.5,
@@ -238,12 +273,20 @@ def _line(axis: Any, curve: Sequence[Point], look: Look, name: str, along: str) 
             axis.plot([at, at], [low, high], color=look.color, linewidth=1.3, alpha=0.6, zorder=2)
 
 
-def _level(axis: Any, slim: Slim, score: str) -> None:
-    """What the teacher's iid sampling reaches in the most steps that were run."""
-    level = _yardstick(slim, score)
-    steps = next(one["yardstick"]["steps"] for one in slim.said["matches"] if one["score"] == score)
-    name = f"teacher, iid, {steps} steps"
+def _level(axis: Any, slim: Slim, score: str, apart: bool = False) -> None:
+    """What the yardstick reaches, and where distances are drawn the margin above it."""
+    level = _yardstick(slim, score, apart)
+    of = next(one["yardstick"] for one in slim.said["matches"] if one["score"] == score)
+    name = f"teacher, {of['plan']}, {of['steps']} steps"
     axis.axhline(level, color=SOFT, linestyle=(0, (4, 3)), linewidth=1.1, zorder=1, label=name)
+    if apart:
+        axis.axhspan(level, _height(score, MARGIN[score]), color=RULE, linewidth=0, zorder=0.5, label="margin")
+
+
+def _around(axis: Any, points: Sequence[Point], margin: float) -> None:
+    """Show some margins above nought, and all that is below; what is further off leaves through the roof."""
+    values = [end for point in points for end in point.score[:2] if end is not None]
+    axis.set_ylim(min(-2 * margin, 1.1 * min(values, default=0.0)), MARGINS * margin)
 
 
 def _magnify(axis: Any, points: Sequence[Point], level: float, share: float) -> None:
@@ -267,6 +310,7 @@ def _times_axis(axis: Any) -> None:
 def _steps_axis(axis: Any, steps: Sequence[float], name: str) -> None:
     axis.set_xscale("log", base=2)
     ticks = [2**k for k in range(12) if min(steps, default=2) / 1.5 < 2**k < max(steps, default=2) * 1.5]
+    ticks = ticks[1::2] if len(ticks) > 7 else ticks  # no room for more beside each other
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
     axis.set_xlabel(name)
     axis.minorticks_off()
@@ -286,12 +330,15 @@ def _plain_ticks(axis: Any, ticks: Sequence[float]) -> None:
     axis.minorticks_off()
 
 
-def _legend(figure: Any, axis: Any, columns: int = 4) -> None:
-    """Along the foot, in the order of the lines."""
-    handles, names = axis.get_legend_handles_labels()
+def _legend(figure: Any, *axes: Any) -> None:
+    """Along the foot, in the order of the lines, what is in several panels once; as many columns as there is room."""
+    found = [pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
+    handles = {name: handle for handle, name in reversed(found)}
+    names = list(dict.fromkeys(name for _, name in found))
     figure.legend(
-        handles, names, loc="outside lower center", ncols=columns, handlelength=2.4, columnspacing=1.6, fontsize=8.5
-    )
+        [handles[name] for name in names], names, loc="outside lower center", handlelength=2.4, columnspacing=1.6,
+        ncols=3 if max(map(len, names)) > LONG else 4, fontsize=8.5,
+    )  # fmt: skip
 
 
 def _svg(figure: Any) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tools.results.match import against, matches
+from tools.results.match import against, matches, yardstick
 
 from unmask.base.errors import UserError
 from unmask.base.files import read_json, sha256_file, write_text
@@ -199,10 +199,11 @@ def _comparison(one: Json) -> Json:
 
 
 def _samples(results: Results) -> list[Json]:
-    """The beginning of one text each: the teacher's best, the teacher on the best plan in 8 steps, and the student."""
+    """The beginning of one text each: the yardstick, the teacher on the best plan in 8 steps, and the student."""
     found, hot = results.analysis, results.temperature
     teacher, student = found.get("teacher"), (found.get("headline") or {}).get("model")
-    base = results.where(model=teacher, plan=found.get("base_plan"), temperature=hot)
+    _, plan, _ = yardstick(results) or (None, found.get("base_plan"), None)
+    base = results.where(model=teacher, plan=plan, temperature=hot)
     eight = [
         results.one(model=name, plan=found.get("best_plan"), steps=8, temperature=hot) for name in (teacher, student)
     ]
