@@ -269,6 +269,10 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
     assert json.dumps(read.to_json()) == json.dumps(results.to_json())
     both = merge([read, dataclasses.replace(read, cells=read.cells[:3])])
     assert len(both.cells) == len(results.cells)
+    more = [dataclasses.replace(cell, n=cell.n + 1) for cell in read.cells[:3]]
+    for order in ((read, dataclasses.replace(read, cells=more)), (dataclasses.replace(read, cells=more), read)):
+        found = {cell.key: cell.n for cell in merge(order).cells}
+        assert [found[cell.key] - cell.n for cell in read.cells] == [1] * 3 + [0] * (len(read.cells) - 3)
     other = dataclasses.replace(read, judge={**read.judge, "id": "another"})
     with pytest.raises(UserError, match="different judges"):
         merge([read, other])

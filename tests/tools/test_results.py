@@ -186,21 +186,23 @@ def test_times_fewer_is_said_only_where_the_whole_interval_is_above_one(house, l
     assert shown[table.head.index("N-step NELBO")] == said
 
 
-def test_forwards_within_a_margin_count_from_where_the_distance_stays_small():
+def test_forwards_within_a_margin_must_be_sure_and_uncontradicted():
     from tools.results.tables import _within
 
     def said(*ends, plan="golden"):
-        curve = [{"nfe": 4.0 * 2**k, "distance": [0.0, 0.0, end]} for k, end in enumerate(ends)]
+        curve = [{"nfe": 4.0 * 2**k, "distance": [0.0, *end]} for k, end in enumerate(ends)]
         of, needs = {"model": "teacher", "plan": "iid", "nfe": 64.0}, {"value": None}
         record = {"score": "nelbo", "model": "teacher", "plan": plan, "yardstick": of, "needs": needs, "curve": curve}
         return _within([record])
 
-    assert said(0.3, 0.019, 0.01) == "8<br>8.0x"
-    assert said(0.01, 0.3, 0.02) == "16<br>4.0x"  # small by chance, then not: it does not count
-    assert said(0.3, 0.2, 0.021) == "not in 16"
-    assert said(0.3, 0.2, None) == "not in 8"
-    assert said(0.3, 0.01, None) == "8<br>8.0x"  # what is not bracketed speaks neither for nor against
-    assert said(None, None) == "not bracketed"
+    far, near, unsure, unknown = (0.1, 0.3), (-0.01, 0.02), (0.0, 0.021), (None, None)
+    assert said(far, near, near) == "8<br>8.0x"
+    assert said(near, far, near) == "16<br>4.0x"  # small by chance, then not: it does not count
+    assert said(far, near, unsure) == "8<br>8.0x"  # what cannot be told from the margin speaks neither for nor against
+    assert said(far, unsure, unsure) == "not in 16"
+    assert said(far, far, unknown) == "not in 8"
+    assert said(far, near, unknown) == "8<br>8.0x"
+    assert said(unknown, unknown) == "not bracketed"
 
 
 def test_the_readme_has_the_headline_in_brief(house):

@@ -139,7 +139,9 @@ def _run_facts(slim: Slim, link: str) -> str:
     if judge := said.get("judge"):
         facts = ", ".join(str(judge[key]) for key in ("kind", "dtype") if judge.get(key))
         protocol = said["settings"]["protocol"]
-        lines.append(f"  - Judge {judge['name']} ({facts}; id `{str(judge['id'])[:12]}`), protocol {protocol}.")
+        lines.append(
+            f"  - Judge {slim.judge.split(' ')[0]} ({facts}; id `{str(judge['id'])[:12]}`), protocol {protocol}."
+        )
     if settings := said.get("settings"):
         lines.append(
             f"  - n = {settings['n']:,}, seed {settings['seed']}, L = {settings['length']}, split {settings['split']}."

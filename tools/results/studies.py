@@ -46,7 +46,8 @@ class Slim:
         said = self.said.get("judge")
         if not said:
             return "no judge"
-        return str(said["name"]) + (f" ({said['dtype']})" if said.get("dtype") not in (None, "fp32") else "")
+        name = str(said["name"]).rsplit("/", 1)[-1]  # of a judge that lay in a folder
+        return name + (f" ({said['dtype']})" if said.get("dtype") not in (None, "fp32") else "")
 
     def cells(self) -> list[Record]:
         """Cells of every temperature with what is known of their models; `hot` marks the headline's temperature."""

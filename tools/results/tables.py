@@ -136,7 +136,8 @@ def _against(study: Study) -> list[Table | None]:
     records = [one for one in study.entries("against") if one["plan"]]
     for kind, title in (("nelbo", "N-step NELBO, paired over texts"), ("path_gap", "path gap R")):
         mine = [r for r in records if r["score"] == kind]
-        for judge in dict.fromkeys(r["judge"] for r in mine):
+        judges = list(dict.fromkeys(r["judge"] for r in mine))
+        for judge in judges[:1] if kind == "nelbo" else judges:  # NELBO knows no judge, and stands with each
             rows = [
                 [f"{r['arm']}, {plan_name(r['plan'])}, {r['steps']} steps", ends(r["difference"], 4, True), *_seeds(r)]
                 for r in mine
@@ -232,7 +233,8 @@ def rounds(study: Study) -> Blocks:
         cells = study.cells(judge)
         mine = [r for r in hot(cells, "student", "elbo") if r["steps"] in (8, 32) and r["round"]]
         for plan in sorted({r["plan"] for r in mine}, key=plan_order):
-            teacher = [r for r in hot(cells, "teacher") if r["plan"] == plan and r["steps"] in (8, 32)]
+            before = [r for r in hot(cells, "teacher") if r["plan"] == plan and r["steps"] in (8, 32)]
+            teacher = {r["steps"]: r for r in before}.values()  # it stands in several runs
             at = "; ".join(f"{r['steps']} steps {score('gen_ppl')([r])}, {score('entropy', 3)([r])}" for r in teacher)
             found.append(
                 pivot(
@@ -306,7 +308,13 @@ def _arms(entries: Sequence[Record]) -> list[Record]:
     kept: dict[tuple[str, str, str], Record] = {}
     for one in sorted(entries, key=lambda one: -one["yardstick"]["n"]):
         kept.setdefault((one["score"], one["model"], one["plan"]), one)
-    return [{**one, "n": one["yardstick"]["n"]} for one in by_arm(list(kept.values()))]
+    return [{**one, "n": _texts(one)} for one in by_arm(list(kept.values()))]
+
+
+def _texts(record: Record) -> int:
+    """The fewest of any point but the yardstick."""
+    most = record["yardstick"]["n"]
+    return min((p.get("n", most) for p in record["curve"] if not _is_point(record, p)), default=most)
 
 
 def _suffice(mine: Sequence[Record]) -> Table | None:
@@ -315,7 +323,7 @@ def _suffice(mine: Sequence[Record]) -> Table | None:
     silent = [name for score, name in MATCH.items() if score not in told and any(r["score"] == score for r in mine)]
     note = (
         f"To be as good as {_yardstick(mine)} at T = 1, read off between the steps that were run; beneath, how many "
-        "times fewer. 95% intervals over texts (∞: perhaps never); n is the yardstick's."
+        "times fewer. 95% intervals over texts (∞: perhaps never)."
     )
     note += " Of several training seeds the one that needs most, and beneath the best." if _seeded(mine) else ""
     note += "".join(f" {name}: not bracketed by the yardstick's temperatures." for name in silent)
@@ -326,8 +334,9 @@ def _suffice(mine: Sequence[Record]) -> Table | None:
 def _close(mine: Sequence[Record]) -> Table | None:
     """Which steps that were run are as good but for a margin: what can be said where two curves end at one level."""
     note = (
-        f"Of {_yardstick(mine)}: the fewest that were run from which on the 95% interval of the distance stays below "
-        f"{_margins(mine)}, each about 2% of a perplexity; beneath, how many times fewer."
+        f"Of {_yardstick(mine)}: the fewest that were run whose distance is below {_margins(mine)} with 95% "
+        "confidence, while no more of them are above it with as much; either is about 2% of a perplexity. Beneath, how "
+        "many times fewer."
     )
     note += " With several training seeds the intervals of all seeds stay below it." if _seeded(mine) else ""
     return _by_score(_told(mine), f"Forwards within a margin: judge {mine[0]['judge']}", note, _within)
@@ -389,13 +398,17 @@ def _is_point(record: Record, point: Record) -> bool:
 
 
 def _within(records: Sequence[Record]) -> str:
-    """The fewest forwards from which on the distance is below the margin for sure, as far as it is bracketed."""
+    """The fewest forwards whose distance is below the margin for sure, down to where one is above it for sure.
+
+    A point that cannot be told from the margin decides nothing.
+    """
     record, enough = records[0], None
     most, known = record["yardstick"]["nfe"], [p for p in record["curve"] if p["distance"][2] is not None]
     for point in sorted(known, key=lambda point: -point["nfe"]):
-        if point["distance"][2] > MARGIN[record["score"]]:
+        _, low, high = point["distance"]
+        if low is None or low > MARGIN[record["score"]]:
             break
-        enough = point
+        enough = point if high <= MARGIN[record["score"]] else enough
     if not known:
         return UNKNOWN
     if enough is None:
@@ -484,6 +497,7 @@ def _distances(by_judge: Sequence[Sequence[Record]]) -> list[Table | None]:
 def _distance(mine: Sequence[Record], kind: str) -> Table | None:
     if not _told(mine):
         return None
+    mine = [r for r in mine if any(p["each"] for p in r["curve"])]  # rows that tell anything
     by = "" if kind == "nelbo" else f", judge {mine[0]['judge']}"
     note = (
         f"To {_yardstick(mine)}. {HOW[kind]}; below 0 is better. 95% intervals over texts; bold where all of it is "

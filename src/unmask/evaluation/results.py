@@ -196,7 +196,11 @@ def read_results(path: Path | str) -> Results:
 
 
 def merge(several: Sequence[Results]) -> Results:
-    """Several runs as one. They must share judge and protocol: else their Gen PPLs are different numbers."""
+    """Several runs as one. They must share judge and protocol: else their Gen PPLs are different numbers.
+
+    Of a cell that several have, the one with the most texts stays. Of a bound the last one does: bounds are compared text
+    by text, so that whoever merges must be able to say on which texts.
+    """
     first = several[0]
     judges = {(run.judge or {}).get("id"): run for run in several}
     protocols = {run.settings["protocol"] for run in several if run.judge}
@@ -215,7 +219,9 @@ def merge(several: Sequence[Results]) -> Results:
         for name, about in run.models.items():
             if models.setdefault(name, about)["sha256"] != about["sha256"]:
                 raise UserError(f"two runs mean different models by {name!r}: give one of them another name")
-    cells = {cell.key: cell for run in several for cell in run.cells}
+    cells: dict[Any, Cell] = {}
+    for cell in (cell for run in several for cell in run.cells):
+        cells[cell.key] = max(cells.get(cell.key, cell), cell, key=lambda one: one.n)
     bounds = {(bound.model, bound.plan, bound.steps): bound for run in several for bound in run.bounds}
     settings = {**first.settings}
     for name in ("steps", "plans", "temperatures"):
