@@ -214,7 +214,6 @@ def test_the_readme_has_the_headline_in_brief(house):
     assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][2:] == [
         "| teacher, iid (published)",
         "| teacher, golden",
-        "| mcd-r5, golden",
     ]
     assert "| Gen PPL at equal entropy | path gap R at equal entropy | N-step NELBO |" in text
     assert "at T = 1" not in text

@@ -17,7 +17,7 @@ from tools.results.match import COOLED, IID_ORDER, by_arm
 from tools.results.names import plan_name, plan_order
 from tools.results.pivot import Record
 from tools.results.studies import Slim, Study
-from tools.results.tables import MARGIN
+from tools.results.tables import MARGIN, label
 
 from unmask.bench.plans_figure import Look
 
@@ -50,6 +50,14 @@ LOOKS = {
 }
 OTHERS = (Look("#7b4fb5", "P", "--"), Look("#a67c00", "*", "--"), Look("#c05fa0", "<", ":"), Look("#0f8b8d", ">", ":"))
 STUDENT = Look("#2a6fbb", "s", width=2.4)
+STUDENTS = tuple(
+    Look(color, marker)
+    for color, marker in zip(
+        ("#d55e00", "#a67c00", "#8b8f98", "#2a6fbb", "#0f8b8d", "#2e8b57", "#7b4fb5", "#c05fa0"),
+        "sDXo^vP<",
+        strict=True,
+    )
+)
 PANELS = {
     "nelbo": "NELBO, nats per token",
     "path_gap": "Path gap R, nats per byte",
@@ -80,6 +88,9 @@ def figures(study: Study) -> dict[str, bytes]:
             found["nelbo"] = nelbo(study)
             for judge in study.judged():
                 found[f"frontier-{_slug(judge)}"] = frontier(study, judge)
+        if study.name == "rounds":
+            for judge in study.judged():
+                found[f"students-{_slug(judge)}"] = students(study, judge)
         if study.name == "headline":
             for judge in study.judged():
                 found[f"headline-{_slug(judge)}"] = headline(study, judge)
@@ -132,6 +143,39 @@ def frontier(study: Study, judge: str) -> bytes | None:
         axis.margins(x=0.14)
         _ppl_axis(axis, drawn + ([real] if real else []))
         axis.set_title(f"{steps} steps", pad=6)
+        axis.set_xlabel("unigram entropy, nats")
+    axes[0].set_ylabel(f"Gen PPL, judge {judge}")
+    _legend(figure, axes[0])
+    return _svg(figure)
+
+
+def students(study: Study, judge: str) -> bytes | None:
+    """Students of the last round at 8 steps beside the teacher as its temperature falls: below its line is better."""
+    cells = [r for r in study.cells(judge) if r.get("gen_ppl") and r["steps"] == 8]
+    last = max((r["round"] or 0 for r in cells), default=0)
+    drawn = [r for r in cells if r["role"] in ("student", "elbo") and r["hot"] and r["round"] == last]
+    panels = sorted({r["plan"] for r in drawn}, key=plan_order)
+    if not drawn or len({r["temperature"] for r in cells if r["role"] == "teacher"}) < 2:
+        return None
+    figure, axes = _sheet(len(panels), 4.3, sharey=True)
+    marks = dict(zip(sorted({label(r) for r in drawn}), STUDENTS, strict=False))
+    for axis, plan in zip(axes, panels, strict=True):
+        mine = {r["temperature"]: r for r in cells if r["role"] == "teacher" and r["plan"] == plan}
+        path = [mine[temperature] for temperature in sorted(mine, reverse=True)]
+        _path(axis, path, LOOKS["iid"], "teacher, cooled", True)
+        for name, look in marks.items():
+            at = [(r["entropy"][0], r["gen_ppl"][0]) for r in drawn if r["plan"] == plan and label(r) == name]
+            axis.plot(
+                *zip(*at, strict=True),
+                look.marker,
+                color=look.color,
+                markersize=8,
+                zorder=4,
+                label=name.replace("`", ""),
+            )
+        axis.margins(x=0.14)
+        _ppl_axis(axis, [r for r in cells if r["role"] == "teacher"] + drawn)
+        axis.set_title(f"{plan_name(plan)}, 8 steps, round {last}", pad=6)
         axis.set_xlabel("unigram entropy, nats")
     axes[0].set_ylabel(f"Gen PPL, judge {judge}")
     _legend(figure, axes[0])

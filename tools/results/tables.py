@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from tools.results.match import COOLED, IID_ORDER, by_arm
+from tools.results.match import COOLED, by_arm
 from tools.results.names import plan_name, plan_order
 from tools.results.pivot import NOTHING, Record, Table, beside, ends, forwards, pivot, score
 from tools.results.studies import Study
@@ -343,7 +343,7 @@ def _close(mine: Sequence[Record]) -> Table | None:
 
 
 def _brief(mine: Sequence[Record]) -> Table | None:
-    """For somebody who has read nothing else: some plans of the teacher, and every student on plans that spread."""
+    """For somebody who has read nothing else: what plans alone do. Names of students need the page."""
     told = {r["score"] for r in _told(mine)}
     preferred = [score for score in MATCH if score in told and not {k for k, v in COOLED.items() if v == score} & told]
     shown = [r for r in mine if r["score"] in preferred and _for_newcomers(r)]
@@ -359,7 +359,7 @@ def _brief(mine: Sequence[Record]) -> Table | None:
 
 def _for_newcomers(record: Record) -> bool:
     of, plan = record["yardstick"], record["plan"]
-    return plan in (*NEWCOMERS, of["plan"]) if record["model"] == of["model"] else plan not in IID_ORDER
+    return record["model"] == of["model"] and plan in (*NEWCOMERS, of["plan"])
 
 
 def _yardstick(mine: Sequence[Record]) -> str:
