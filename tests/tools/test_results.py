@@ -173,8 +173,8 @@ def test_gen_ppl_is_compared_at_equal_entropy(made_up):
 )
 def test_times_fewer_is_said_only_where_the_whole_interval_is_above_one(house, low, high, said):
     """A number of forwards whose interval reaches the yardstick's 160 is no gain, whatever its value."""
+    from tools.results.headline import headline
     from tools.results.studies import read_studies
-    from tools.results.tables import headline
 
     tool(house, "slim", "headline-one")
     study = read_studies(house / "docs" / "results")[1]
@@ -187,7 +187,7 @@ def test_times_fewer_is_said_only_where_the_whole_interval_is_above_one(house, l
 
 
 def test_forwards_within_a_margin_must_be_sure_and_uncontradicted():
-    from tools.results.tables import _within
+    from tools.results.headline import _within
 
     def said(*ends, plan="golden"):
         curve = [{"nfe": 4.0 * 2**k, "distance": [0.0, *end]} for k, end in enumerate(ends)]
@@ -363,8 +363,8 @@ def test_the_yardstick_is_the_teachers_most_forwards_in_iid_order(made_up, permu
 
 def test_seeds_of_an_arm_are_one_row_and_a_margin_must_hold_for_all(made_up, tmp_path):
     """C's worst seed in 4 steps is 4% above the yardstick, in 8 steps all are below it; B's third seed is too dull."""
+    from tools.results.headline import headline
     from tools.results.studies import read_studies
-    from tools.results.tables import headline
 
     cells = one_token_a_step(made_up)
     for seed, above in enumerate((-0.03, -0.02, 0.04)):

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tools.results.headline import MARGIN
 from tools.results.match import COOLED, IID_ORDER, by_arm
 from tools.results.names import plan_name, plan_order
 from tools.results.pivot import Record
 from tools.results.studies import Slim, Study
-from tools.results.tables import MARGIN, label
+from tools.results.tables import label
 
 from unmask.bench.plans_figure import Look
 

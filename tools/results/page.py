@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tools.results.figures import figures
+from tools.results.headline import headline
 from tools.results.names import plan_name
 from tools.results.studies import STATUS, Json, Slim, Study
-from tools.results.tables import SECTIONS
+from tools.results.tables import Blocks, ablation, grids, matched, plans, rounds, scale
 
 from unmask.base.errors import UserError, os_errors, unknown
 from unmask.base.files import write_bytes, write_text
 
 _MARK = re.compile(r"<!-- begin (?P<name>[\w/-]+) -->\n(?P<old>.*?)<!-- end (?P=name) -->", re.DOTALL)
 _BEGIN = re.compile(r"<!-- begin ([\w/-]+) -->")
+SECTIONS: dict[str, Callable[[Study], Blocks]] = {
+    "plans": plans,
+    "grids": grids,
+    "matched": matched,
+    "rounds": rounds,
+    "ablation": ablation,
+    "scale": scale,
+    "headline": headline,
+}
 ALT = {
     "nelbo": "N-step NELBO of the teacher against steps, a line for each plan",
     "frontier": "Gen PPL against entropy along the temperatures of each plan",
