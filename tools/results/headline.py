@@ -107,9 +107,10 @@ def _brief(mine: Sequence[Record]) -> Table | None:
     note = (
         f"Runs of the network that come within {_margins(shown)} of {_yardstick(mine)}, 95% sure"
         f"{' for every training seed' if _seeded(shown) else ''}; beneath, how many times fewer they are. NELBO is of "
-        f"held-out text and needs no judge; the rest is of samples, judge {mine[0]['judge']}."
+        f"held-out text and needs no judge; the rest is of samples, judge {mine[0]['judge']}, each cooled until its "
+        "texts are as diverse; not bracketed: it was not run cool enough, or hot enough, to say."
     )
-    return _by_score(shown, "Forwards that suffice", note, _within)
+    return _by_score(shown, "Forwards within a margin", note, _within)
 
 
 def _for_newcomers(record: Record) -> bool:

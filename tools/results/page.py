@@ -81,7 +81,7 @@ def _parts(study: Study, here: Path, pictures: Mapping[str, Sequence[Path]], res
     brief = made.pop("brief", [])
     blocks = {name: "\n\n".join(table.markdown() for table in found) for name, found in made.items()}
     shown = [f"![{ALT[path.stem.split('-')[0]]}]({_link(path, here)})" for path in pictures[study.name]]
-    parts = {"status": status(study), "figures": "\n\n".join(shown), **blocks}
+    parts = {"status": status(study), "about": study.about.strip(), "figures": "\n\n".join(shown), **blocks}
     parts |= {"samples": _samples(study), "facts": _facts(study, here, results)}
     whole = "\n\n".join(part for part in (f"### {study.title}", *parts.values()) if part)
     more = f"{_link(results.parent / 'results.md', here)}#{_anchor(study.title)}"

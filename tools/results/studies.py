@@ -86,7 +86,9 @@ def _made(about: Json, named: int | None) -> Record:
     curriculum = about.get("curriculum") or {}
     sharp = said.get("tau_product", 1) != 1 or curriculum.get("tau_drop", 0) != 0
     tau = None if said["method"] == "elbo" else "τ curriculum" if sharp else "τ = 1"
-    return {"method": METHODS.get(said["method"], said["method"]), "round": said.get("round"), "tau": tau}
+    plan = (about.get("objective") or {}).get("plan")
+    along = f" along {plan}" if said["method"] in ("mcd", "sdtt") and plan not in (None, "iid") else ""
+    return {"method": METHODS.get(said["method"], said["method"]) + along, "round": said.get("round"), "tau": tau}
 
 
 def _compared(cell: Json, comparison: Json | None) -> Record:
@@ -107,6 +109,7 @@ class Study:
 
     name: str
     title: str
+    about: str
     status: str
     missing: str
     commands: list[str]
@@ -152,7 +155,7 @@ def read_studies(folder: Path) -> list[Study]:
 
 
 def _study(name: str, said: Json, folder: Path) -> Study:
-    allowed = ("title", "status", "missing", "commands", "samples", "runs")
+    allowed = ("title", "about", "status", "missing", "commands", "samples", "runs")
     for key in said:
         if key not in allowed:
             raise unknown(f"field of the study {name}", key, allowed)
@@ -161,8 +164,8 @@ def _study(name: str, said: Json, folder: Path) -> Study:
     runs = [_run(run, about) for run, about in (said.get("runs") or {}).items()]
     slims = [Slim(run, _read(folder / f"{run.name}.json")) for run in runs if (folder / f"{run.name}.json").is_file()]
     return Study(
-        name, said["title"], said["status"], said.get("missing") or "", said.get("commands") or [], said["samples"],
-        runs, slims,
+        name, said["title"], said.get("about") or "", said["status"], said.get("missing") or "",
+        said.get("commands") or [], said["samples"], runs, slims,
     )  # fmt: skip
 
 
