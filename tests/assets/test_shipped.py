@@ -15,7 +15,7 @@ from unmask.evaluation.identity import weights_hash
 from unmask.evaluation.judges import load_judge
 
 # The release's models: weights are committed once, so a name is added here in the commit that adds its folder.
-SHIPPED = ["pocket"]  # to come: "pocket-mcd", "pocket-judge"
+SHIPPED = ["pocket", "pocket-judge", "pocket-mcd"]
 NAMES = sorted({*SHIPPED, *bundled()})
 MOST = 40_000_000  # bytes of all of them together
 
@@ -48,7 +48,6 @@ def test_a_shipped_model_names_no_folder_of_anybody(name):
         assert not re.search(r"""["'`(\s](/\w|[A-Za-z]:\\)""", text), f"{name}/{file}"
 
 
-@pytest.mark.skipif("pocket-mcd" not in NAMES, reason="no student ships yet")
 def test_the_shipped_student_was_distilled_from_the_shipped_teacher():
     teacher = json.loads((bundled()["pocket-mcd"] / "provenance.json").read_text())["config"]["facts"]["teacher"]
     assert teacher == {"source": "pocket", "weights": weights_hash(load("pocket").model)}
@@ -63,7 +62,6 @@ def test_sample_without_a_word_writes_text(capsys, tmp_path, monkeypatch):
     assert "32 forwards" in said.err
 
 
-@pytest.mark.skipif("pocket-judge" not in NAMES, reason="no judge ships yet")
 @torch.no_grad()
 def test_the_shipped_judge_prefers_a_sentence_to_its_words_in_alphabetical_order():
     judge = load_judge("pocket-judge", device="cpu")

@@ -9,14 +9,14 @@ from unmask.cli.main import run
 STEPS = "8"  # few enough that independent draws hurt: where a student can gain
 
 
-def demo(*, teacher: str = "pocket", judge: str | None = None, out: Path = Path("demo")) -> None:
+def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Path("demo")) -> None:
     """Watch a small model write, distil it for one short round, compare both in a report. Under five minutes.
 
     Run it again and it goes on where it stopped.
 
     Args:
         teacher: a masked model: a bundled name or a checkpoint
-        judge: a causal model with the teacher's tokenizer, for Gen PPL; without one there are NELBO and entropy
+        judge: a causal model with the teacher's tokenizer, for Gen PPL
         out: the folder everything goes into
     """
     from unmask.checkpoint.io import load
@@ -36,7 +36,7 @@ def demo(*, teacher: str = "pocket", judge: str | None = None, out: Path = Path(
     _title("5. The report: both at equal steps and equal entropy")
     models = (f"teacher={teacher}", f"student={student}")
     cells = ("--plans", "golden", "--steps", STEPS, "--temperatures", "1.0", "0.9", "0.8", "--control_steps", "4", "16")
-    text = ("--n", "32", *(("--judge", judge) if judge else ()), "--data", corpus)
+    text = ("--n", "32", "--judge", judge, "--data", corpus)
     _command("evaluate", "--models", *models, *cells, *text, "--out", report)
     _title("Done")
     _say(f"Try: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3")
