@@ -198,8 +198,8 @@ def read_results(path: Path | str) -> Results:
 def merge(several: Sequence[Results]) -> Results:
     """Several runs as one. They must share judge and protocol: else their Gen PPLs are different numbers.
 
-    Of a cell that several have, the one with the most texts stays. Of a bound the last one does: bounds are compared text
-    by text, so that whoever merges must be able to say on which texts.
+    Of a cell that several have, the one with the most texts stays. Of a bound the last one does: bounds are compared
+    text by text, so that whoever merges must be able to say on which texts.
     """
     first = several[0]
     judges = {(run.judge or {}).get("id"): run for run in several}
