@@ -35,7 +35,7 @@ class AR(Fusible):
         nll_N = head_loss(student, h_ND, sizes, lambda logits_CW, part: run(logits_CW, token_N[part]))
         loss_BL = torch.cat([nll_N.new_zeros(B, 1), nll_N.view(B, L - 1)], dim=1)
         weight_BL = torch.ones_like(loss_BL)
-        weight_BL[:, 0] = 0
+        weight_BL[:, 0].zero_()  # not "= 0": that is a copy from the host, which waits for the device
         region_BL = torch.full_like(x0_BL, RECONSTRUCT, dtype=torch.int8)
-        region_BL[:, 0] = IDENTITY
+        region_BL[:, 0].fill_(IDENTITY)
         return LossOutput(loss_BL, weight_BL, region_BL)

@@ -113,7 +113,7 @@ class _TokenNLL(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         logits_NV, target_N, normaliser_N = ctx.saved_tensors
         slope_NV = torch.sub(logits_NV, normaliser_N[:, None]).exp_()
-        slope_NV[:, ctx.mask_id] = 0
+        slope_NV[:, ctx.mask_id].zero_()
         slope_NV.scatter_add_(-1, target_N[:, None], torch.full_like(slope_NV[:, :1], -1))
         return slope_NV.mul_(grads[0][:, None]).to(logits_NV.dtype), None, None
 

@@ -169,7 +169,7 @@ class _Identity:
 
     def logits(self, part: slice) -> Tensor:
         logits_CV = self.logits_NV[part].clone()
-        logits_CV[:, self.mask_id] = MASK_LOGIT
+        logits_CV[:, self.mask_id].fill_(MASK_LOGIT)
         return logits_CV
 
     def descend(self, part: slice, slope_CV: Tensor, pull_C: Tensor) -> None:
@@ -194,7 +194,7 @@ class _Linear:
         extra = -self.V % HEAD_MULTIPLE if x_ND.is_cuda else 0
         self.weight_WD = F.pad(weight_VD.to(dtype), (0, 0, 0, extra)) if extra else weight_VD.to(dtype)
         self.bias_W = F.pad(bias_V.to(dtype, copy=True), (0, extra), value=MASK_LOGIT)
-        self.bias_W[pieces.mask_id] = MASK_LOGIT
+        self.bias_W[pieces.mask_id].fill_(MASK_LOGIT)  # "= MASK_LOGIT" is a copy from the host, which waits
         if pieces.with_slopes:
             self.grad_x = torch.empty_like(self.x_ND)
             self.sum_WD = torch.zeros_like(self.weight_WD, dtype=weight_VD.dtype)

@@ -91,8 +91,8 @@ class Teacher:
             logits_MW = ready.head(h_MD)[:, :width]
             if logits_MW.shape[1] < width:
                 logits_MW = F.pad(logits_MW, (0, width - logits_MW.shape[1]))
-            logits_MW[:, self.model.mask_id] = MASK_LOGIT
-            logits_MW[:, self.model.vocab_size :] = MASK_LOGIT
+            logits_MW[:, self.model.mask_id].fill_(MASK_LOGIT)
+            logits_MW[:, self.model.vocab_size :].fill_(MASK_LOGIT)
         return logits_MW
 
     def _prepare(self, device: torch.device) -> _Ready:
