@@ -7,6 +7,7 @@ that it can be read on any page; where a viewer knows no style sheets it is the 
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -141,10 +142,7 @@ def frontier(study: Study, judge: str) -> bytes | None:
         if real:
             at = real["entropy"][0], real["gen_ppl"][0]
             axis.plot(*at, marker="*", color=INK, markersize=12, linestyle="none", zorder=5, label="real text")
-        axis.margins(x=0.14)
-        _ppl_axis(axis, drawn + ([real] if real else []))
-        axis.set_title(f"{steps} steps", pad=6)
-        axis.set_xlabel("unigram entropy, nats")
+        _plane(axis, drawn + ([real] if real else []), f"{steps} steps")
     axes[0].set_ylabel(f"Gen PPL, judge {judge}")
     _legend(figure, axes[0])
     return _svg(figure)
@@ -159,28 +157,27 @@ def students(study: Study, judge: str) -> bytes | None:
     if not drawn or len({r["temperature"] for r in cells if r["role"] == "teacher"}) < 2:
         return None
     figure, axes = _sheet(len(panels), 4.3, sharey=True)
-    marks = dict(zip(sorted({label(r) for r in drawn}), STUDENTS, strict=False))
+    marks = dict(zip(sorted({label(r) for r in drawn}), itertools.cycle(STUDENTS), strict=False))
     for axis, plan in zip(axes, panels, strict=True):
-        mine = {r["temperature"]: r for r in cells if r["role"] == "teacher" and r["plan"] == plan}
-        path = [mine[temperature] for temperature in sorted(mine, reverse=True)]
+        cooled = {r["temperature"]: r for r in cells if r["role"] == "teacher" and r["plan"] == plan}
+        path = [cooled[temperature] for temperature in sorted(cooled, reverse=True)]
         _path(axis, path, LOOKS["iid"], "teacher, cooled", True)
         for name, look in marks.items():
-            at = [(r["entropy"][0], r["gen_ppl"][0]) for r in drawn if r["plan"] == plan and label(r) == name]
-            axis.plot(
-                *zip(*at, strict=True),
-                look.marker,
-                color=look.color,
-                markersize=8,
-                zorder=4,
-                label=name.replace("`", ""),
-            )
-        axis.margins(x=0.14)
-        _ppl_axis(axis, [r for r in cells if r["role"] == "teacher"] + drawn)
-        axis.set_title(f"{plan_name(plan)}, 8 steps, round {last}", pad=6)
-        axis.set_xlabel("unigram entropy, nats")
+            mine = [r for r in drawn if r["plan"] == plan and label(r) == name]
+            x, y = [r["entropy"][0] for r in mine], [r["gen_ppl"][0] for r in mine]
+            axis.plot(x, y, look.marker, color=look.color, markersize=8, zorder=4, label=name.replace("`", ""))
+        _plane(axis, [r for r in cells if r["role"] == "teacher"] + drawn, f"{plan_name(plan)}, 8 steps, round {last}")
     axes[0].set_ylabel(f"Gen PPL, judge {judge}")
     _legend(figure, axes[0])
     return _svg(figure)
+
+
+def _plane(axis: Any, records: Sequence[Record], title: str) -> None:
+    """Gen PPL against entropy, wide enough for all records."""
+    axis.margins(x=0.14)
+    _ppl_axis(axis, records)
+    axis.set_title(title, pad=6)
+    axis.set_xlabel("unigram entropy, nats")
 
 
 def _path(axis: Any, path: Sequence[Record], look: Look, name: str, told: bool) -> None:

@@ -12,7 +12,7 @@ from tools.results.match import COOLED, by_arm
 from tools.results.names import plan_name, plan_order
 from tools.results.pivot import Record, Table, beside, ends, forwards, pivot
 from tools.results.studies import Study
-from tools.results.tables import Blocks, by_plan, hot, score, tables
+from tools.results.tables import Blocks, by_mauve, hot, tables
 
 MATCH = {
     "gen_ppl_cooled": "Gen PPL at equal entropy",
@@ -46,16 +46,9 @@ def headline(study: Study) -> Blocks:
         "within": tables(*(_close(mine) for mine in by_judge)),
         "suffices": tables(*(_suffice(mine) for mine in by_judge)),
         "distances": tables(*_distances(by_judge)),
-        "mauve": tables(*(_mauve(study, judge) for judge in study.judged())),
+        "mauve": tables(*(by_mauve(hot(study.cells(judge), "teacher"), judge) for judge in study.judged())),
         "brief": tables(_brief(by_judge[0])) if by_judge else [],
     }
-
-
-def _mauve(study: Study, judge: str) -> Table | None:
-    """By clouds of features of the teacher's texts and real ones."""
-    mine = [r for r in hot(study.cells(judge), "teacher") if r.get("mauve")]
-    note = "Share of the area under the divergence curve; 1 is real text."
-    return by_plan(mine, title=f"MAUVE, judge {judge}", note=note, cell=score("mauve", 3)) if mine else None
 
 
 def _arms(entries: Sequence[Record]) -> list[Record]:

@@ -63,14 +63,19 @@ def plans(study: Study) -> Blocks:
         title = f"Gen PPL and entropy, {at}, judge {judge}"
         quality.append(by_plan(mine, title=title, note=note, cell=PPL_ENTROPY))
         gap.append(by_plan(mine, title=f"Path gap R, judge {judge}", note="Nats per byte; lower is better.", cell=GAP))
-        note = "Share of the area under the divergence curve; 1 is real text."
-        mauve.append(by_plan(mine, title=f"MAUVE, judge {judge}", note=note, cell=score("mauve", 3)))
+        mauve.append(by_mauve(mine, judge))
     return {
         "quality": tables(*quality),
         "gap": tables(*gap),
         "nelbo": tables(*(nelbo(study, text) for text in ("prose", "verse"))),
         "mauve": tables(*mauve),
     }
+
+
+def by_mauve(records: Sequence[Record], judge: str) -> Table | None:
+    """Clouds of features of drawn texts and real ones."""
+    note = "Share of the area under the divergence curve; 1 is real text."
+    return by_plan(records, title=f"MAUVE, judge {judge}", note=note, cell=score("mauve", 3))
 
 
 def nelbo(study: Study, text: str) -> Table | None:
