@@ -71,7 +71,7 @@ def evaluate(
         batch: texts in a forward (default: by the size of the model on a GPU, else 8)
         device: where to run
         precision: of the masked models
-        compile: compile the masked models: worth it on a GPU for many cells
+        compile: compile the masked models, on a GPU; it does not pay for small ones
         out: the folder that keeps finished cells, results.json, report.html, report.md and figures/
         cells: the folder of finished cells, if several evaluations are to share them: samples are then drawn once for
             all judges (default: cells in --out)

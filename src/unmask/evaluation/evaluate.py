@@ -90,7 +90,7 @@ def evaluate(
         batch: texts in a forward (default: by the size of the model on a GPU, else 8)
         device: where
         precision: of the masked models
-        compile: compile the masked models (worth it on a GPU for some hundred cells)
+        compile: compile the masked models, on a GPU (it does not pay for small ones)
         out: a folder that keeps every finished cell and the results
         cells: the folder of finished cells, which several evaluations may share (default: `cells` in `out`)
         progress: told what is being done
