@@ -1,8 +1,6 @@
 """So that `python -m unmask` and `torchrun -m unmask` work."""
 
-import sys
-
-from unmask.cli.main import main
+from unmask.cli.main import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

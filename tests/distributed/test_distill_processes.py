@@ -32,11 +32,12 @@ def house(write_corpus, tmp_path_factory):
 
 COMMANDS = """
 import json, sys
-from unmask.cli.main import run
+from unmask.cli.main import leave, run
 from unmask.parallel.ranks import joined
 with joined("cpu"):  # torch is loaded once for all commands
     for words in json.loads(sys.argv[1]):
         run(words)
+leave(0)
 """
 
 

@@ -8,6 +8,7 @@ import torch
 
 from unmask.base.streams import stream
 from unmask.checkpoint.io import load
+from unmask.cli.main import leave
 from unmask.evaluation.cache import Store
 from unmask.evaluation.gen_ppl import gen_ppl
 from unmask.evaluation.judges import load_judge
@@ -37,3 +38,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    leave(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from typing import NoReturn
 
 from unmask.base.errors import UserError, from_os_error, unknown
 from unmask.version import __version__
@@ -92,3 +93,20 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{name}: interrupted; what was saved is whole", file=sys.stderr)
         return 130
+
+
+def leave(code: int) -> NoReturn:
+    """End this process, with what it printed. One of several (torchrun) ends at once, without Python's own teardown:
+    torch's caches keep the process group, and with it gloo's threads, beyond `destroy_process_group`; a thread that
+    lets go of its last tensor while the interpreter is taken down aborts the process (SIGABRT) after all work is done.
+    """
+    if "RANK" in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def command() -> NoReturn:
+    """What the shell and torchrun call."""
+    leave(main())

@@ -1,0 +1,27 @@
+"""One of several processes ends with its work: with its words and its code, whatever threads still live in it.
+
+The thread here stands for gloo's, which outlive the group: Python's teardown under one of them aborts the process.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import threading, time
+from unmask.cli.main import leave
+threading.Thread(target=lambda: (time.sleep(1), print("; the thread's"))).start()
+print("the last words", end="")  # no newline: only a flush brings them out
+leave(3)
+"""
+
+
+@pytest.mark.parametrize(("rank", "said"), [("1", "the last words"), (None, "the last words; the thread's\n")])
+def test_one_of_several_does_not_wait_for_its_threads(rank, said):
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+    if rank is not None:
+        environment["RANK"] = rank
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, said), done.stderr
