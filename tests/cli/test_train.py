@@ -46,6 +46,16 @@ def test_train_then_train_on_from_its_weights(capsys, corpora, tmp_path):
     assert (config["objective"]["plan"], config["objective"]["plan_steps"]) == ("golden", 4)
 
 
+def test_training_on_keeps_the_schedule(capsys, corpora, tmp_path):
+    """Unless another is asked for."""
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    assert run(capsys, "--data", corpora[0], *OPTIONS.split(), "--schedule", "cosine", "--out", first)[0] == 0
+    on = "--steps 1 --batch 4 --device cpu --eval_every 0 --no-tensorboard --no-progress".split()
+    assert run(capsys, "--data", corpora[0], "--from", first, *on, "--out", second)[0] == 0
+    assert run(capsys, "--data", corpora[0], "--from", first, *on, "--schedule", "log_linear", "--out", third)[0] == 0
+    assert [load(path).schedule.name for path in (first, second, third)] == ["cosine", "cosine", "log_linear"]
+
+
 def test_a_causal_judge(capsys, corpora, tmp_path):
     code, _ = run(capsys, "--data", corpora[0], "--objective", "ar", *OPTIONS.split(), "--out", str(tmp_path / "judge"))
     assert code == 0

@@ -193,6 +193,8 @@ def test_a_student_is_trained_as_the_readme_says(write_corpus, tmp_path):
         ({"reconstruct": -1.0}, "a weight, 0 or more"),
         ({"reduction": "mean"}, "did you mean 'token_mean'?"),
         ({"plan": "gold"}, "did you mean 'golden'?"),
+        ({"plan": "golden", "plan_steps": 8}, "plan_steps is for the plan stride"),
+        ({"plan": "stride", "plan_steps": 0}, "at least 1, not 0"),
     ],
 )
 def test_mistakes_are_told_in_one_line(random_dit, options, message):

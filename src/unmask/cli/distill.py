@@ -37,7 +37,7 @@ def distill(
     weights: list[float] | None = None,
     length: int | None = None,
     wrap: bool = False,
-    rounds: int = 5,
+    rounds: int | None = None,
     round_steps: int = 1000,
     delta: float | None = None,
     tau: float | None = None,
@@ -69,7 +69,7 @@ def distill(
         weights: how often each of them is read relative to the others (default: every block equally often)
         length: tokens in a sequence (default: the model's)
         wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
-        rounds: how many; the student of each is kept
+        rounds: how many; the student of each is kept (default: 7 for sdtt, 5 for the others)
         round_steps: optimiser steps in a round
         delta: gap in time that the student jumps in round 1; doubles every round (default: 1/512)
         tau: temperature of the teacher's target in round 1 (default: 0.96 for mcd, 1 for the others)

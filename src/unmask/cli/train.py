@@ -10,6 +10,7 @@ from unmask.training.engine import Trainer
 if TYPE_CHECKING:
     from unmask.data.shards import ShardSet
     from unmask.models.dit import DiT
+    from unmask.process.schedule import Schedule
 
 
 def train(
@@ -20,7 +21,7 @@ def train(
     length: int | None = None,
     dropout: float | None = None,
     objective: Literal["mdlm", "ar"] = "mdlm",
-    schedule: Literal["log_linear", "cosine"] = "log_linear",
+    schedule: Literal["log_linear", "cosine"] | None = None,
     plan: Literal["iid", "permutation", "golden", "van_der_corput", "dilated", "stride"] = "iid",
     plan_steps: int | None = None,
     wrap: bool = False,
@@ -38,7 +39,7 @@ def train(
         length: tokens in a sequence (default: the model's)
         dropout: share of features dropped in training (default: the model's)
         objective: mdlm is the ELBO of masked diffusion, ar is next-token prediction with a causal model
-        schedule: how the share of masked tokens grows with time
+        schedule: how the share of masked tokens grows with time (default: that of --from, else log_linear)
         plan: where u comes from, that is how masked positions go together
         plan_steps: train on exactly the views that sampling meets in so many steps on this plan with the grid rank
             (default: views of all times, the usual ELBO)
@@ -55,7 +56,7 @@ def train(
 
     if trainer.out is None:
         raise UserError("--out must be given: the folder that the run lives in")
-    if objective == "ar" and (schedule, plan, plan_steps) != ("log_linear", "iid", None):
+    if objective == "ar" and (schedule, plan, plan_steps) != (None, "iid", None):
         raise UserError(
             "--schedule, --plan and --plan_steps are about masks, and --objective ar has none: leave them out"
         )
@@ -63,13 +64,15 @@ def train(
     if from_ is not None:
         if preset is not None or dropout is not None:
             raise UserError("--from brings the model with it: leave out --preset and --dropout")
-        model, start = _started(from_, corpora)
+        model, noise, start = _started(from_, corpora)
     else:
-        start = None
+        noise, start = schedule_named("log_linear"), None
         shape = {"length": length, "dropout": dropout, "causal": objective == "ar"}
         model = _fresh(preset or "pocket", corpora, trainer.seed, **shape)
     loader = Loader(corpora, length or model.length, weights=weights, seed=trainer.seed, wrap=wrap)
-    loss = AR() if objective == "ar" else MDLM(schedule_named(schedule), plan, plan_steps)
+    if schedule is not None:
+        noise = schedule_named(schedule)
+    loss = AR() if objective == "ar" else MDLM(noise, plan, plan_steps)
     checkpoint = trainer.fit(model, loss, loader, facts={"from": start})
     if is_first():
         score = checkpoint.provenance["score"]
@@ -90,8 +93,8 @@ def _fresh(preset: str, corpora: list[ShardSet], seed: int, **shape: Any) -> DiT
         return DiT.preset(preset, vocab_size=corpora[0].tokenizer().size + 1, **chosen)
 
 
-def _started(source: str, corpora: list[ShardSet]) -> tuple[DiT, dict[str, Any]]:
-    """The model of a checkpoint, if the corpora's tokenizer is its own, and what to remember of it."""
+def _started(source: str, corpora: list[ShardSet]) -> tuple[DiT, Schedule, dict[str, Any]]:
+    """The model and schedule of a checkpoint, if the corpora's tokenizer is its own, and what to remember of it."""
     from unmask.checkpoint.io import dit_of, load
     from unmask.data.shards import check_tokenizer
     from unmask.evaluation.identity import weights_hash
@@ -101,4 +104,4 @@ def _started(source: str, corpora: list[ShardSet]) -> tuple[DiT, dict[str, Any]]
         if checkpoint.tokenizer is not None:
             check_tokenizer(corpus, checkpoint.tokenizer, owner=source)
     about = {"source": source, "weights": weights_hash(checkpoint.model), "step": checkpoint.provenance.get("step")}
-    return dit_of(checkpoint), about
+    return dit_of(checkpoint), checkpoint.schedule, about

@@ -62,6 +62,12 @@ class Distillation(ABC):
             raise UserError(f"tau is the temperature of the teacher's target: above 0, not {self.tau}")
         if self.plan not in PLANS:
             raise unknown("plan", self.plan, PLANS)
+        if self.plan_steps is not None and self.plan != "stride":
+            raise UserError(
+                f"plan_steps is for the plan stride, made for one number of steps: with {self.plan} leave it out"
+            )
+        if self.plan_steps is not None and self.plan_steps < 1:
+            raise UserError(f"plan_steps is a number of sampling steps: at least 1, not {self.plan_steps}")
         teacher = Teacher.of(self.teacher)
         object.__setattr__(self, "teacher", teacher)
         object.__setattr__(self, "schedule", self.schedule or teacher.schedule)
@@ -86,7 +92,12 @@ class Distillation(ABC):
     def _draw_u(self, batch: Batch, steps: int | None, generator: torch.Generator) -> Tensor:
         """u of the whole global batch: (T, L) on the CPU. `steps` is for `stride`, if the user has not given it."""
         L = batch.tokens_BL.shape[1]
-        return draw_u((batch.total, L), self.plan, generator=generator, steps=self.plan_steps or steps)
+        return draw_u(
+            (batch.total, L),
+            self.plan,
+            generator=generator,
+            steps=steps if self.plan_steps is None else self.plan_steps,
+        )
 
     def _fused(self, function: Any) -> Any:
         return compiled(function) if self._frozen.compiled else function

@@ -30,6 +30,7 @@ from unmask.process.times import Curriculum
 Method = MCD | SDTT | CD4LM | MDLM
 METHODS: dict[str, type[Method]] = {"mcd": MCD, "sdtt": SDTT, "cd4lm": CD4LM, "elbo": MDLM}
 Snapshot = Literal["raw", "ema"]
+NO_GAP = 2.0**-64  # delta of a method without one: it doubles like any, and more rounds are not another curriculum
 
 # What each method can be told; what it has no use for is refused.
 _OF_ALL = {"tau", "tau_drop", "plan", "plan_steps"}
@@ -140,13 +141,15 @@ class Rounds:
         return {"method": name, **self.numbers(), **facts}
 
 
-def make_rounds(name: str, teacher: Checkpoint, *, rounds: int = 5, round_steps: int = 1000, **settings: Any) -> Rounds:
+def make_rounds(
+    name: str, teacher: Checkpoint, *, rounds: int | None = None, round_steps: int = 1000, **settings: Any
+) -> Rounds:
     """A method by name over a number of rounds.
 
     Args:
         name: one of METHODS; `elbo` is the control
         teacher: the first one
-        rounds: how many
+        rounds: how many; None is the method's own number
         round_steps: optimiser steps in each
         settings: those of TAKES[name]; what is left out or None is the method's own default
     """
@@ -166,9 +169,8 @@ def make_rounds(name: str, teacher: Checkpoint, *, rounds: int = 5, round_steps:
         )
     kind = METHODS[name]
     usual = kind.curriculum if issubclass(kind, Distillation) else Curriculum(tau_start=1.0, tau_drop=0.0)
-    delta = given.pop("delta", usual.delta_start)
-    if not has_gap:
-        delta = min(delta, 0.5 ** (rounds + 1))  # nothing that could reach 1
+    rounds = usual.rounds if rounds is None else rounds
+    delta = given.pop("delta", usual.delta_start if has_gap else NO_GAP)
     tau, drop = given.pop("tau", usual.tau_start), given.pop("tau_drop", usual.tau_drop)
     curriculum, snapshot = Curriculum(rounds, delta, tau, drop), given.pop("snapshot", "raw")
     if issubclass(kind, MDLM):
