@@ -49,6 +49,14 @@ def test_a_swap_cut_off_between_its_renames_is_brought_back(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["folder"]
 
 
+def test_a_sweep_leaves_what_is_not_named_as_ours(tmp_path: Path) -> None:
+    for name in (".notes.new-december", ".bashrc.old-backup01", ".a.new-12345", "b.old-12345678"):
+        (tmp_path / name).write_text("mine")
+    before = sorted(os.listdir(tmp_path))
+    files.sweep_asides(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
 def test_damaged_json_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"half": ')
     with pytest.raises(UserError, match=r"index .* is damaged") as caught:

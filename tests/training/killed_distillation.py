@@ -78,6 +78,12 @@ def at_the_end_of_round_3() -> None:
     loop.Run._checkpoint = lambda self, done, path: die() if done == STEPS else checkpoint(self, done, path)
 
 
+def before_the_last_checkpoint() -> None:
+    """The last state is saved: the next session has no step to do, and must still know which round it is in."""
+    export = loop.Run._export
+    loop.Run._export = lambda self, done: die() if done == STEPS else export(self, done)
+
+
 MOMENTS = (
     inside_round_1,
     with_half_a_student_of_round_1_written,
@@ -86,6 +92,7 @@ MOMENTS = (
     inside_round_2_again,
     between_the_renames_of_round_2,
     at_the_end_of_round_3,
+    before_the_last_checkpoint,
 )
 
 if __name__ == "__main__":

@@ -112,10 +112,11 @@ def test_without_a_folder_it_stays_in_memory_and_leaves_the_callers_randomness_a
 
 
 def test_a_finished_run_says_so_and_may_be_lengthened(model, trainer, corpus, capsys):
-    first = trainer(steps=4).fit(model, MDLM(), corpus)
-    again = trainer(steps=4).fit(DiT.from_config(model.config), MDLM(), corpus)
+    first, other = trainer(steps=4).fit(model, MDLM(), corpus), DiT.from_config(model.config)
+    again = trainer(steps=4).fit(other, MDLM(), corpus)
     assert "is finished" in capsys.readouterr().err
     assert torch.equal(weights(first.model), weights(again.model))
+    assert torch.equal(weights(model), weights(other))  # trained in place, whichever session did it
     longer = trainer(steps=6).fit(DiT.from_config(model.config), MDLM(), corpus)
     assert longer.provenance["step"] == 6
     with pytest.raises(UserError, match="already done 6 steps"):
@@ -146,9 +147,42 @@ def test_a_change_of_threads_is_told(model, trainer, corpus, capsys):
 def test_a_folder_with_other_things_in_it_is_left_alone(model, trainer, corpus, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("years of work")
+    (tmp_path / "run" / ".notes.old-20250101").write_text("named as we name what lies aside")
     with pytest.raises(UserError, match="not a run's"):
         trainer().fit(model, MDLM(), corpus)
-    assert (tmp_path / "run" / "thesis.txt").read_text() == "years of work"
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".notes.old-20250101", "thesis.txt"]
+
+
+def test_what_a_kill_left_of_the_config_is_no_obstacle(model, trainer, corpus, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".run.json.new-0123abcd").write_text("{")
+    trainer(steps=2).fit(model, MDLM(), corpus)
+    assert not (tmp_path / "run" / ".run.json.new-0123abcd").exists()
+
+
+def test_two_at_work_on_one_folder(model, trainer, corpus, tmp_path):
+    class Intruder(MDLM):
+        """Comes in the middle of the run, with the same command."""
+
+        def __call__(self, student, batch, *, step, generator):
+            if step == 1:
+                with pytest.raises(UserError, match="another process is at work on"):
+                    trainer(steps=2).fit(DiT.from_config(model.config), MDLM(), corpus)
+            return super().__call__(student, batch, step=step, generator=generator)
+
+    trainer(steps=2).fit(model, Intruder(), corpus)
+    assert len(metrics(tmp_path / "run", "loss")) == 2  # nothing of the first one's log is lost
+
+
+def test_a_checkpoint_is_not_trained_over_for_want_of_its_states(model, trainer, corpus, tmp_path, capsys):
+    finished = trainer(steps=4).fit(model, MDLM(), corpus)
+    shutil.rmtree(tmp_path / "run" / "state")  # to save space
+    again = trainer(steps=4).fit(DiT.from_config(model.config), MDLM(), corpus)
+    assert "is finished" in capsys.readouterr().err
+    assert torch.equal(weights(finished.model), weights(again.model))
+    with pytest.raises(UserError, match="the checkpoint of step 4 and no training state to go on from"):
+        trainer(steps=6).fit(model, MDLM(), corpus)
+    assert torch.equal(weights(load(tmp_path / "run").model), weights(finished.model))
 
 
 class Poisoned(MDLM):
@@ -266,6 +300,9 @@ def test_a_damaged_state_says_what_to_remove_and_then_the_run_goes_on(model, tra
     with pytest.raises(UserError, match=r"step-00000004 is damaged .*remove that folder.*continues from step 2"):
         trainer(steps=6).fit(model, MDLM(), corpus)
     file.write_bytes(raw[:100])
+    with pytest.raises(UserError, match="is damaged"):
+        trainer(steps=6).fit(model, MDLM(), corpus)
+    (newest / "index.json").unlink()
     with pytest.raises(UserError, match="is damaged"):
         trainer(steps=6).fit(model, MDLM(), corpus)
     shutil.rmtree(newest)

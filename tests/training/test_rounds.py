@@ -126,6 +126,7 @@ def test_kills_between_and_inside_rounds_leave_no_trace(corpus, tmp_path, killed
         for name in ("model.safetensors", "raw.safetensors"):  # averaged weights, raw weights
             ours, theirs = load_file(killed / folder / name), load_file(whole / folder / name)
             assert all(torch.equal(ours[key], theirs[key]) for key in theirs), (folder, name)
+        assert load(killed / folder).provenance["distillation"] == load(whole / folder).provenance["distillation"]
 
     def told(run: Path) -> list[dict]:
         return [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines(run)]
@@ -147,6 +148,14 @@ def test_a_round_whose_teacher_is_gone_says_so(teacher, trainer, corpus, tmp_pat
     longer = Rounds(MCD(teacher), Curriculum(4, 0.1), 3)  # and a finished run may have another round
     assert trainer(steps=12).fit(student_of(teacher), longer, corpus).provenance["step"] == 12
     assert (tmp_path / "run/rounds/4").is_dir()
+
+
+def test_methods_have_rounds_of_their_own_and_may_be_given_more(teacher, trainer, corpus, tmp_path):
+    own = {name: make_rounds(name, teacher).curriculum.rounds for name in METHODS}
+    assert own == {"mcd": 5, "sdtt": 7, "cd4lm": 5, "elbo": 5}  # SDTT's gap ends at 1/8
+    for rounds in (1, 12):  # more than there are doublings of MCD's gap: the ELBO has none
+        longer = make_rounds("elbo", teacher, rounds=rounds, round_steps=1)
+        assert trainer(steps=rounds).fit(student_of(teacher), longer, corpus).provenance["step"] == rounds
 
 
 def test_methods_race_on_the_same_batches(teacher, trainer, corpus, tmp_path):

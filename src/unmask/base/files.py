@@ -5,9 +5,11 @@ Refuses to know what the bytes mean.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -27,8 +29,18 @@ def sync_path(path: Path) -> None:
         os.close(handle)
 
 
+# what lies aside: `_aside` ends in hex digits, a training state has a word
+_ASIDE = re.compile(r"\.(?P<name>.+)\.(?P<kind>old|new)-([0-9a-f]{8}|unsealed|released)")
+
+
 def _aside(path: Path, kind: str) -> Path:
     return path.with_name(f".{path.name}.{kind}-{uuid.uuid4().hex[:8]}")
+
+
+def aside_of(name: str) -> str | None:
+    """What a file of this name would become, if it was written aside: `.a.json.new-0123abcd` is of `a.json`."""
+    found = _ASIDE.fullmatch(name)
+    return found["name"] if found else None
 
 
 def write_bytes(path: Path | str, data: bytes) -> None:
@@ -106,18 +118,36 @@ def fresh_folder(path: Path | str) -> Iterator[Path]:
 
 
 def sweep_asides(folder: Path) -> None:
-    """Bring back a folder whose swap was cut off between its two renames; remove what a killed process left aside."""
-    for old in folder.glob(".*.old-????????"):
-        home = folder / old.name[1:].rsplit(".old-", 1)[0]
-        if not home.exists():
-            os.rename(old, home)
-        elif old.is_dir():
-            shutil.rmtree(old, ignore_errors=True)
-    for new in folder.glob(".*.new-????????"):
-        if new.is_dir():
-            shutil.rmtree(new, ignore_errors=True)
-        else:
-            new.unlink(missing_ok=True)
+    """Bring back a folder whose swap was cut off between its two renames; remove what a killed process left aside.
+
+    For folders that are known to be ours: a name alone does not say who made it.
+    """
+    for path in sorted(folder.glob(".*")):
+        found = _ASIDE.fullmatch(path.name)
+        if found is None:
+            continue
+        home = folder / found["name"]
+        if found["kind"] == "old" and not home.exists():
+            os.rename(path, home)
+        elif path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif found["kind"] == "new":
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path, busy: str) -> Iterator[None]:
+    """Keep every other process that asks out of a folder; if one is in already, that is a UserError: `busy`."""
+    with os_errors("read", folder):
+        handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(busy) from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def sha256_file(path: Path | str) -> str:

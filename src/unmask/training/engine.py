@@ -17,9 +17,8 @@ from typing import Any, Literal
 import torch
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json
 from unmask.base.provenance import device_name
-from unmask.checkpoint.io import Checkpoint, load
+from unmask.checkpoint.io import Checkpoint, dit_of, load
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
 from unmask.models.dit import DiT
@@ -142,11 +141,13 @@ class Trainer:
             if self.out is None:
                 return Run(self, model, objective, loader, held_out, ranks, None, config, guard).go(0)
             folder = RunFolder(Path(self.out), ranks)
-            start = self._claim(folder, config, ranks)
-            if start == self.steps and ranks.on_first(lambda: _exported_step(folder)) == self.steps:
-                note(f"{folder.path} is finished: all {start} steps are done", ranks.first)
-                return load(folder.path, device=ranks.device)
-            return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)
+            with folder.held():
+                start, finished = self._claim(folder, config, ranks)
+                if finished:
+                    note(f"{folder.path} is finished: all {self.steps} steps are done", ranks.first)
+                    model.to(ranks.device).load_state_dict(dit_of(load(folder.path, weights="raw")).state_dict())
+                    return load(folder.path, device=ranks.device)
+                return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)
 
     def _config(self, model: DiT, objective: Objective, data: Loader, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Everything the weights of the run depend on, and a little more, as JSON can hold it."""
@@ -160,8 +161,8 @@ class Trainer:
             "facts": dict(facts),
         }
 
-    def _claim(self, folder: RunFolder, config: dict[str, Any], ranks: Ranks) -> int:
-        """The step to start from. Says so if this session computes in another way than the last one."""
+    def _claim(self, folder: RunFolder, config: dict[str, Any], ranks: Ranks) -> tuple[int, bool]:
+        """The step to start from, and whether all are done. Says if this session computes otherwise than the last."""
         session = {
             "threads": torch.get_num_threads(),
             "processes": ranks.world,
@@ -170,7 +171,7 @@ class Trainer:
             "micro_batch": self.micro_batch,
         }
         free = FREE | (LENGTH if self.decay == "constant" else set())
-        found = folder.claim(config, session, free)
+        found = folder.claim(config, session, free, self.steps)
         start, last = found["step"], found["last"]
         if start > self.steps:
             raise UserError(f"{folder.path} has already done {start} steps: give at least so many, or another --out")
@@ -178,13 +179,7 @@ class Trainer:
         if start and changed:
             warning = "since the last session: the weights will not be bit for bit those of an undisturbed run"
             note(f"{', '.join(changed)} {warning}", ranks.first)
-        return int(start)
-
-
-def _exported_step(folder: RunFolder) -> int:
-    """The step of the checkpoint in a run's folder, -1 if there is none."""
-    about = folder.checkpoint / "provenance.json"
-    return int(read_json(about, "provenance").get("step", -1)) if about.is_file() else -1
+        return int(start), bool(found["finished"])
 
 
 @contextmanager

@@ -132,6 +132,8 @@ class Run:
                 if done == trainer.steps or (save_due and self.watch.calm):
                     self._save(done)
                     save_due = False
+            if self.rounds and start == trainer.steps:  # only the checkpoint is missing: it says which round it is of
+                self._enter_round(self.rounds, start - 1)
             checkpoint = self._export(trainer.steps)
             dit_of(checkpoint).to(self.ranks.device)
             return checkpoint

@@ -1,6 +1,6 @@
 """A run's folder: its config, which a rerun must repeat, and its states, of which the newest is continued.
 
-    run.json       the config, and every session (step, threads, processes, device) that worked on the run
+    run.json       the config, and every session (step, threads, processes, device), one at a time, that worked on it
     state/step-*/  training states (parallel.state), the newest `keep` of them
     rounds/N/      the student at the end of round N, where a run has rounds
     metrics.jsonl, tensorboard/, checkpoint/
@@ -13,17 +13,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
 from unmask.base.errors import UserError, os_errors
-from unmask.base.files import read_json, sweep_asides, sync_path, write_json
+from unmask.base.files import aside_of, locked, read_json, sweep_asides, sync_path, write_json
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.parallel.ranks import Ranks
-from unmask.parallel.state import INDEX, load_state, save_state
+from unmask.parallel.state import load_state, save_state
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -56,21 +57,31 @@ class RunFolder:
         self.path, self.ranks = path, ranks
         self.checkpoint = path / "checkpoint"
 
-    def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str]) -> dict[str, Any]:
-        """Make the folder or recognise it: refuse a changed config, clear what a kill left behind.
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder if need be, and keep a second run out of it."""
+        with ExitStack() as stack:
+            self.ranks.on_first(lambda: self._hold(stack))
+            yield
 
-        Returns {"step": the newest state's step or 0, "last": the previous session or None}.
+    def _hold(self, stack: ExitStack) -> None:
+        with os_errors("write", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(
+            locked(self.path, f"another process is at work on {self.path}: wait for it, or name another --out")
+        )
+
+    def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> dict[str, Any]:
+        """Recognise the folder, of a run of so many steps: refuse a changed config, clear what a kill left behind.
+
+        Returns {"step": the newest state's step or 0, "last": the previous session or None, "finished": whether the
+        checkpoint is that of the last step}.
         """
-        found: dict[str, Any] = self.ranks.on_first(lambda: self._claim(config, session, free))
+        found: dict[str, Any] = self.ranks.on_first(lambda: self._claim(config, session, free, steps))
         return found
 
-    def _claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str]) -> dict[str, Any]:
+    def _claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> dict[str, Any]:
         about, states = self.path / "run.json", self.path / "state"
-        with os_errors("write", self.path):
-            states.mkdir(parents=True, exist_ok=True)
-            sweep_asides(self.path)
-            sweep_asides(states)
-            sweep_asides(self.path / "rounds")
         sessions: list[dict[str, Any]] = []
         if about.exists():
             run = read_json(about, "the run's config")
@@ -80,17 +91,39 @@ class RunFolder:
                     f"{self.path} holds a run with another config ({'; '.join(changed)}): "
                     "repeat its options, or name another --out"
                 )
-        elif any(item.name != "state" for item in self.path.iterdir()) or any(states.iterdir()):
-            raise UserError(f"{self.path} holds files that are not a run's: name another --out, or empty it first")
-        step = max(self.states(), default=0)
+        else:
+            self._refuse_foreign()
+        with os_errors("write", self.path):  # ours, or empty
+            states.mkdir(exist_ok=True)
+            for folder in (self.path, states, self.path / "rounds"):
+                sweep_asides(folder)
+        step, exported = max(self.states(), default=0), self._exported_step()
+        if exported > 0 and step == 0 and exported != steps:
+            raise UserError(
+                f"{self.path} holds the checkpoint of step {exported} and no training state to go on from: name "
+                f"another --out, or remove {self.path} to start again"
+            )
         write_json(about, {"config": config, "sessions": [*sessions, {"step": step, **session}]})
-        return {"step": step, "last": sessions[-1] if sessions else None}
+        return {"step": step, "last": sessions[-1] if sessions else None, "finished": exported == steps}
+
+    def _refuse_foreign(self) -> None:
+        """Before anything is written or swept: a folder without a config is a run's only if nothing else is in it."""
+        states = self.path / "state"
+        with os_errors("read", self.path):
+            names = {path.name for path in self.path.iterdir() if aside_of(path.name) != "run.json"}
+            if names - {"state"} or (states.exists() and any(states.iterdir())):
+                raise UserError(f"{self.path} holds files that are not a run's: name another --out, or empty it first")
+
+    def _exported_step(self) -> int:
+        """The step of the run's checkpoint, -1 if there is none."""
+        about = self.checkpoint / "provenance.json"
+        return int(read_json(about, "provenance").get("step", -1)) if about.is_file() else -1
 
     def states(self) -> dict[int, Path]:
-        """The whole states on disk by step."""
+        """The states on disk by step. One that turns out to be damaged is an error, not a gap."""
         found = {}
         for path in sorted((self.path / "state").glob("step-*")):
-            if (match := re.fullmatch(r"step-(\d+)", path.name)) and (path / INDEX).is_file():
+            if match := re.fullmatch(r"step-(\d+)", path.name):
                 found[int(match[1])] = path
         return found
 
@@ -122,10 +155,10 @@ class RunFolder:
             return load_state(path, tensors, self.ranks)
         except UserError as error:
             older = max((other for other in self.states() if other < step), default=0)
-            raise UserError(
-                f"the training state {path} is damaged ({error}): remove that folder, and the same command "
-                f"continues from {f'step {older}' if older else 'the start'}"
-            ) from error
+            advice = f"remove that folder, and the same command continues from step {older}"
+            if not older:
+                advice = f"name another --out, or remove {self.path} to start again"
+            raise UserError(f"the training state {path} is damaged ({error}): {advice}") from error
 
 
 def _remove(path: Path) -> None:
