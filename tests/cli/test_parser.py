@@ -81,6 +81,38 @@ def test_a_recipe_gives_values_and_options_override_it(tmp_path: Path, capsys: p
         call("--config", str(recipe), "--gamma", "1")
 
 
+@pytest.mark.parametrize("written", ["3.0", "3", "0.3e1", "0.3e+1", "'3'"])
+def test_a_whole_number_in_a_recipe_however_it_is_written(tmp_path: Path, written: str) -> None:
+    (tmp_path / "r.yaml").write_text(f"power: {written}\n")
+    power = call("--gamma", "1", "--config", str(tmp_path / "r.yaml"))["engine"].power
+    assert (power, type(power)) == (3, int)
+
+
+@pytest.mark.parametrize("written", ["3.9", "-0.5", ".inf", ".nan", "'3.9'"])
+def test_a_recipe_s_number_is_not_rounded(tmp_path: Path, written: str) -> None:
+    (tmp_path / "r.yaml").write_text(f"power: {written}\n")
+    with pytest.raises(UserError, match=f"--power takes a whole number, not {yaml.safe_load(written)!r}"):
+        call("--gamma", "1", "--config", str(tmp_path / "r.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("fuel: café\n".encode("latin-1"), "is not UTF-8 text (byte 0xe9 at offset 9): save it as UTF-8"),
+        (b"fuel: [", "is not valid YAML"),
+        (b"fuel: 2024-13-01", "is not valid YAML"),
+    ],
+)
+def test_a_recipe_that_cannot_be_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, said: str
+) -> None:
+    (tmp_path / "r.yaml").write_bytes(content)
+    assert main(["train", "--config", str(tmp_path / "r.yaml")]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"unmask: recipe {tmp_path / 'r.yaml'} {said}")
+    assert shown.count("\n") == 1
+
+
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert main(["trian"]) == 2

@@ -7,6 +7,7 @@ import json
 import lzma
 import os
 import random
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,6 +115,47 @@ def test_the_sample_is_seventeen_books_of_clean_text() -> None:
     assert len(books) == 17
     assert books[-1].count("Syme") > 500  # The Man Who Was Thursday, held out
     assert not any("\r" in book or "gutenberg" in book.lower() for book in books)
+
+
+def broken(packed: bytes) -> bytes:
+    """A compressed file with a few bytes of its middle overwritten."""
+    half = len(packed) // 2
+    return packed[:half] + bytes(8) + packed[half + 8 :]
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.xz", "a.txt.zst"])
+def test_a_compressed_file_damaged_inside_is_named(prose: Prose, tmp_path: Path, name: str) -> None:
+    plain = prose(0, 5000).encode()
+    checked = zstandard.ZstdCompressor(write_checksum=True)
+    compress = {"gz": gzip.compress, "xz": lzma.compress, "zst": checked.compress}[name.split(".")[-1]]
+    content = broken(compress(plain))
+    if name.endswith("gz"):
+        with pytest.raises(zlib.error):  # which is no kind of gzip.BadGzipFile
+            gzip.decompress(content)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name} is damaged or cut short .*: get it again from where it came"):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("pack", "behind"),  # what lies behind the end of xz is left unread; behind the others it is taken for damage
+    [
+        (bytes, b""),
+        (gzip.compress, b""),
+        (lzma.compress, b""),
+        (lzma.compress, b"x" * 20000),
+        (zstandard.compress, b""),
+    ],
+)
+def test_every_byte_of_a_file_is_heard(
+    prose: Prose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes], behind: bytes
+) -> None:
+    monkeypatch.setattr(corpus, "CHUNK", 512)
+    (tmp_path / "a.txt").write_bytes(pack(prose(0, 5000).encode()) + behind)
+    heard = bytearray()
+    for _ in find(str(tmp_path / "a.txt"))[0].pieces(Reading(), on_raw=heard.extend):
+        pass
+    assert heard == (tmp_path / "a.txt").read_bytes()
 
 
 def test_damage_is_named(prose: Prose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

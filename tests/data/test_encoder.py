@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tokenizers
 
 from unmask.base.errors import UserError
+from unmask.data import encoder as encoding
 from unmask.data.encoder import Encoder, EncoderPool
 from unmask.data.tokenizer import Tokenizer
 
@@ -70,6 +72,24 @@ def test_a_helper_that_was_killed_is_reported(small: Tokenizer) -> None:
             helper.kill()
         with pytest.raises(UserError, match="run the same command again"):
             list(pool.map([["a b"]] * 9))
+
+
+@pytest.mark.parametrize("written", [2, 4, 6, 12, 14, 16, 20, 24, 27])  # of the 28 bytes of an answer
+def test_a_helper_killed_while_it_answers_is_reported(
+    small: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    answer = np.array([2, 8, 8, 1, 2, 3, 4], dtype="<u4").tobytes()  # two texts of two tokens each
+    (tmp_path / "helper.py").write_text(
+        "import sys\nfrom unmask.data.encoder import _receive\n"
+        "assert _receive(sys.stdin.buffer) and _receive(sys.stdin.buffer)\n"  # the tokenizer, then the job
+        f"sys.stdout.buffer.write({answer[:written]!r})\n"
+    )
+    monkeypatch.setattr(encoding, "__file__", str(tmp_path / "helper.py"))
+    with (
+        EncoderPool(small.to_json(), 2) as pool,
+        pytest.raises(UserError, match=r"an encoder process was killed: .* run the same command again"),
+    ):
+        list(pool.map([["a b", "c d"]]))
 
 
 def test_helpers_end_when_the_parent_is_killed(small: Tokenizer, tmp_path) -> None:

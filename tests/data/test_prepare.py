@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -229,11 +231,118 @@ def test_two_processes_do_not_share_a_folder(source: Path, tmp_path: Path) -> No
         prepare([str(source)], tmp_path / "out", SMALL, show=False)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "train-00000.bin", "index.json"])
-def test_a_folder_of_someone_else_is_left_alone(source: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "train-00000.bin", "index.json", "plan.json", ".a.json.new-0123abcd"]
+)
+@pytest.mark.parametrize(
+    "content", ['{"resource": 1}', '{"version": 1, "settings": {}}', '{"version": 1, "settings": {}, "inputs": [1]}']
+)
+def test_a_folder_of_someone_else_is_left_alone(source: Path, tmp_path: Path, name: str, content: str) -> None:
     out = tmp_path / "photos"
     out.mkdir()
-    (out / name).write_text('{"mine": 1}')
-    with pytest.raises(UserError, match="not empty"):
+    (out / name).write_text(content)
+    (out / ".index.json.new-0123abcd").write_text("{")  # a name like ours is no proof
+    before = contents(out)
+    with pytest.raises(UserError, match="is not empty and holds no corpus of this unmask: choose another --out"):
         prepare([str(source)], out, SMALL, show=False)
-    assert contents(out) == {name: b'{"mine": 1}'}
+    assert contents(out) == before
+
+
+def test_what_a_killed_process_left_aside_goes_when_the_folder_is_taken_up(source: Path, tmp_path: Path) -> None:
+    prepare([str(source)], tmp_path / "whole", SMALL, show=False)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".plan.json.new-0123abcd").write_text("{")  # killed at its very first write
+    prepare([str(source)], out, SMALL, show=False)
+    assert contents(out) == contents(tmp_path / "whole")
+    (out / ".index.json.new-0123abcd").write_text("{")
+    with pytest.raises(UserError, match="validation was"):
+        prepare([str(source)], out, Settings(), show=False)
+    assert (out / ".index.json.new-0123abcd").exists(), "a refused command touches nothing"
+    assert prepare([str(source)], out, SMALL, show=False).already
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def edit_in_the_middle(path: Path) -> None:
+    """Another text of equal length, and the time of the file as it was."""
+    was, raw = path.stat(), bytearray(path.read_bytes())
+    place = raw.index(b"whale", len(raw) // 2)
+    raw[place : place + 5] = b"squid"
+    path.write_bytes(raw)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def test_an_edit_in_the_middle_is_noticed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "_EDGE", 64)
+    out, unfinished = tmp_path / "out", tmp_path / "unfinished"
+    prepare([str(source)], out, SMALL, show=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(folder.Folder, "save_shards", dying(folder.Folder.save_shards, 2, after=True))
+        with pytest.raises(Killed):
+            prepare([str(source)], unfinished, SMALL, show=False)
+    before = contents(out), contents(unfinished)
+    original = (source / "c.txt").read_bytes()
+    edit_in_the_middle(source / "c.txt")
+    for path in (out, unfinished):
+        with pytest.raises(UserError, match=r"the input .*c\.txt has changed"):
+            prepare([str(source)], path, SMALL, show=False)
+    assert (contents(out), contents(unfinished)) == before
+    (source / "c.txt").write_bytes(original)  # and not the time of it: the text is what counts
+    assert prepare([str(source)], out, SMALL, show=False).already
+    prepare([str(source)], unfinished, SMALL, show=False)
+    assert contents(unfinished) == contents(out)
+
+
+def test_a_file_that_changes_while_it_is_read_ends_in_no_corpus(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "JOB", 500)
+    out = tmp_path / "out"
+
+    def edited(*arguments: Any) -> list[dict[str, Any]]:
+        edit_in_the_middle(source / "c.txt")
+        try:
+            return pack.pack(*arguments)
+        finally:
+            assert list(out.glob("train-*.bin")), "there are shards, and nobody knows of which text"
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unmask.data.prepare.pack", edited)
+        with pytest.raises(UserError, match=r"c\.txt changed while it was being prepared"):
+            prepare([str(source)], out, SMALL, show=False)
+    assert not out.exists()
+    assert "squid" in "".join(read_back(prepare([str(source)], out, SMALL, show=False).shards, "train"))
+
+
+def test_folders_of_the_first_versions_are_known_by_the_edges_of_their_files(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, unfinished = tmp_path / "out", tmp_path / "unfinished"
+    prepare([str(source)], out, SMALL, show=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(folder.Folder, "save_shards", dying(folder.Folder.save_shards, 2, after=True))
+        with pytest.raises(Killed):
+            prepare([str(source)], unfinished, SMALL, show=False)
+    for path in (out / "index.json", unfinished / "plan.json"):
+        state = json.loads(path.read_text())
+        for one in state["inputs"]:
+            raw = Path(one["name"]).read_bytes()
+            one["fingerprint"] = hashlib.sha256(str(len(raw)).encode() + raw + raw).hexdigest()
+        for one in state.get("plan", {"counts": []})["counts"]:
+            del one["sha256"]
+        path.write_text(json.dumps(state))
+    assert ShardSet.open(out).count("train") > 0
+    assert prepare([str(source)], out, SMALL, show=False).already
+    made = prepare([str(source)], unfinished, SMALL, show=False)
+    assert read_back(made.shards, "train") == read_back(ShardSet.open(out), "train")
+    (source / "b.txt").write_text("another text", encoding="utf-8")
+    with pytest.raises(UserError, match=r"the input .*b\.txt has changed"):
+        prepare([str(source)], out, SMALL, show=False)
+
+
+def test_shards_that_were_damaged_are_not_called_prepared(source: Path, tmp_path: Path) -> None:
+    prepare([str(source)], tmp_path / "out", SMALL, show=False)
+    shard = tmp_path / "out" / "test-00000.bin"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    with pytest.raises(UserError, match=r"test-00000.bin is damaged"):
+        prepare([str(source)], tmp_path / "out", SMALL, show=False)

@@ -45,6 +45,8 @@ def test_damage_is_found_and_named(shard_set: Callable[..., ShardSet]) -> None:
     shard.write_bytes(whole[:-1] + b"\x01")  # the right size, so only a full reading can tell
     with pytest.raises(UserError, match=r"train-1.bin is damaged .its sha256"):
         ShardSet.open(folder).verify()
+    with pytest.raises(UserError, match="damaged"):
+        ShardSet.open(folder).verify_once("train")
     shard.unlink()
     with pytest.raises(UserError, match=r"train-1.bin: it does not exist"):
         ShardSet.open(folder)
@@ -53,6 +55,18 @@ def test_damage_is_found_and_named(shard_set: Callable[..., ShardSet]) -> None:
     (folder / "tokenizer.json").write_text(Tokenizer.load("gpt2").to_json(), encoding="utf-8")
     with pytest.raises(UserError, match=r"tokenizer.json is damaged"):
         ShardSet.open(folder).verify()
+
+
+def test_a_split_is_verified_once_and_alone(shard_set: Callable[..., ShardSet]) -> None:
+    shards = shard_set("corpus", [np.arange(50), np.arange(60)])
+    other = shards.folder / "test-0.bin"
+    other.write_bytes(bytes(8))
+    shards.index["splits"]["test"] = {"tokens": 4, "shards": [{"file": other.name, "tokens": 4, "sha256": "0" * 64}]}
+    shards.verify_once("train")
+    (shards.folder / "train-1.bin").write_bytes(bytes(120))
+    shards.verify_once("train")  # known to be good: not read a second time
+    with pytest.raises(UserError, match=r"test-0.bin is damaged"):
+        shards.verify_once("test")
 
 
 def test_a_folder_without_a_good_index_is_refused(shard_set: Callable[..., ShardSet], tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def sweep_asides(folder: Path) -> None:
 @contextmanager
 def locked(folder: Path, busy: str) -> Iterator[None]:
     """Keep every other process that asks out of a folder; if one is in already, that is a UserError: `busy`."""
-    with os_errors("read", folder):
+    with os_errors("write", folder):  # which is what the lock is for
         handle = os.open(folder, os.O_RDONLY)
     try:
         try:

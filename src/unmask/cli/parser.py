@@ -74,7 +74,8 @@ class Option:
         if isinstance(raw, bool) and self.kind in (int, float):
             raise UserError(f"--{self.flag} takes {_NAMES[self.kind]}, not {raw!r}")
         try:
-            return self.kind(raw)
+            if not (self.kind is int and isinstance(raw, float)):  # int(3.9) is 3: a whole number is asked for below
+                return self.kind(raw)
         except (TypeError, ValueError):
             pass
         if self.kind is int and isinstance(raw, (str, float)):  # 1e5 is a whole number too
@@ -249,7 +250,7 @@ class CommandLine:
         source, text = _find_recipe(recipe)
         try:
             content = yaml.safe_load(text) or {}
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-01
             raise UserError(f"recipe {source} is not valid YAML: {error}") from error
         if not isinstance(content, dict):
             raise UserError(f"recipe {source} must be a mapping from option names to values")
@@ -285,7 +286,12 @@ def _find_recipe(recipe: str) -> tuple[str, str]:
     path = Path(recipe)
     if path.is_file():
         with os_errors("read", path):
-            return recipe, path.read_text(encoding="utf-8")
+            raw = path.read_bytes()
+        try:
+            return recipe, raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            where = f"byte 0x{raw[error.start]:02x} at offset {error.start}"
+            raise UserError(f"recipe {recipe} is not UTF-8 text ({where}): save it as UTF-8") from error
     guess = nearest(recipe, bundled)
     hint = f"did you mean {guess!r}? " if guess else ""
     raise UserError(f"no recipe {recipe!r}: {hint}bundled: {', '.join(sorted(bundled)) or 'none'}; or give a YAML file")

@@ -15,7 +15,7 @@ def prepare(inputs: list[str], /, *, out: Path, settings: Settings, json: bool =
     the word sample for the bundled corpus (./sample for a file of that name), - for standard input,
     and hf:NAME[:CONFIG[:SPLIT]] for a Hugging Face dataset.
 
-    Interrupted, the same command goes on where it stopped; finished, it does nothing.
+    Interrupted, the same command goes on where it stopped; finished, it only checks that text and shards are the same.
 
     Args:
         inputs: what to read, in this order.

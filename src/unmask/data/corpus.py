@@ -19,6 +19,7 @@ import json
 import lzma
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -29,13 +30,15 @@ from typing import Any, BinaryIO
 import zstandard
 
 from unmask.base.errors import UserError, os_errors
+from unmask.base.files import sha256_file
 
 PIECE = 1 << 18  # characters; a longer document comes in several pieces
 CHUNK = 1 << 20  # bytes read at once
 SAMPLE = "sample-corpus.txt.xz"
 COMPRESSED = (".xz", ".gz", ".zst")
 SUFFIXES = (".txt", ".jsonl")
-_EDGE = 1 << 20  # bytes at each end of a file that go into its fingerprint
+_WHOLE = "sha256:"  # how the fingerprint of a whole file begins
+_EDGE = 1 << 20  # bytes at each end of a file that went into its fingerprint before
 
 
 @dataclass(frozen=True)
@@ -62,14 +65,25 @@ class Source:
     name: str  # as the user would call it
     path: Path
     kind: str  # "txt", "jsonl", or "pieces" for a stream that was set down on disk
-    fingerprint: str
+    fingerprint: str | None = None  # of a stream; that of a file is known once all of it was read
 
     def same(self, fingerprint: str) -> bool:
-        return self.fingerprint == fingerprint
+        """Whether the file is still the one of this fingerprint; reads all of it."""
+        if fingerprint.startswith(_WHOLE):
+            return whole_fingerprint(sha256_file(self.path)) == fingerprint
+        return _edges(self.path) == fingerprint
 
-    def pieces(self, reading: Reading, on_read: Callable[[int], None] | None = None) -> Iterator[Piece]:
-        """Every document of the file, in order; `on_read` hears how many bytes of the file were consumed."""
-        with os_errors("read", self.path), open(self.path, "rb") as handle:
+    def pieces(
+        self,
+        reading: Reading,
+        on_read: Callable[[int], None] | None = None,
+        on_raw: Callable[[memoryview], object] | None = None,
+    ) -> Iterator[Piece]:
+        """Every document of the file, in order; `on_read` hears how many bytes of the file were consumed.
+
+        `on_raw` hears the bytes of the file as they are on disk, every one of them by the time the last piece is out.
+        """
+        with os_errors("read", self.path), _heard(self.path, on_raw) as handle:
             chunks = _watched(uncompressed(handle, self.name), handle, on_read)
             if self.kind == "jsonl":
                 yield from json_documents(chunks, self.name, reading)
@@ -77,6 +91,26 @@ class Source:
                 yield from (Piece(*json.loads(line)) for line in _lines(chunks) if line)
             else:
                 yield from text_documents(decoded(chunks, self.name, reading.errors), reading.separator)
+            while on_raw is not None and handle.read(CHUNK):
+                pass  # what lies behind the end of the compressed text belongs to the file too
+
+
+class _Heard(io.FileIO):
+    """A file whose bytes somebody else hears of as they are read."""
+
+    def __init__(self, path: Path, on_raw: Callable[[memoryview], object] | None) -> None:
+        super().__init__(path)
+        self._on_raw = on_raw
+
+    def readinto(self, buffer: Any, /) -> int:
+        size = super().readinto(buffer)
+        if self._on_raw is not None:
+            self._on_raw(memoryview(buffer)[:size])
+        return size
+
+
+def _heard(path: Path, on_raw: Callable[[memoryview], object] | None) -> io.BufferedReader:
+    return io.BufferedReader(_Heard(path, on_raw))
 
 
 # --- finding files ----------------------------------------------------------------------------------------------------
@@ -119,13 +153,23 @@ def _kind_of(name: str) -> str | None:
 
 def _source(name: str, path: Path, kind: str) -> Source:
     chosen = (_kind_of(path.name) or "txt") if kind == "auto" else kind
-    return Source(name, path, chosen, _fingerprint(path))
-
-
-def _fingerprint(path: Path) -> str:
-    """A quick check that a file is still the same: its size, its first and its last megabyte."""
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file: pipe its text in and read it as -")
+    with os_errors("read", path), open(path, "rb"):
+        pass  # a file that cannot be read is refused before any work
+    return Source(name, path, chosen)
+
+
+def whole_fingerprint(sha256: str) -> str:
+    """What a file is known by: all of its bytes."""
+    return _WHOLE + sha256
+
+
+def _edges(path: Path) -> str:
+    """What a file was known by to the first versions: its size, its first and its last megabyte.
+
+    Their corpora are still told from others by it; what changed in the middle at equal length, it cannot see.
+    """
     with os_errors("read", path), open(path, "rb") as handle:
         size = os.fstat(handle.fileno()).st_size
         digest = hashlib.sha256(str(size).encode())
@@ -152,7 +196,7 @@ def uncompressed(handle: io.BufferedReader, name: str) -> Iterator[bytes]:
             opened = gzip.GzipFile(fileobj=handle)
         while chunk := opened.read(CHUNK):
             yield chunk
-    except (lzma.LZMAError, gzip.BadGzipFile, EOFError, zstandard.ZstdError) as error:
+    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError, zstandard.ZstdError) as error:
         raise UserError(f"{name} is damaged or cut short ({error}): get it again from where it came") from error
 
 

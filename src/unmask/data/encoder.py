@@ -143,11 +143,20 @@ def _send(pipe: IO[bytes], parts: Sequence[bytes]) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> list[bytes] | None:
-    head = pipe.read(4)
-    if len(head) < 4:
+    """The parts of a frame; None if the pipe ended before all of it came: whoever writes is gone, half-way perhaps."""
+    try:
+        count = int.from_bytes(_exactly(pipe, 4), "little")
+        sizes = np.frombuffer(_exactly(pipe, 4 * count), dtype="<u4").tolist()
+        return [_exactly(pipe, size) for size in sizes]
+    except EOFError:
         return None
-    sizes = np.frombuffer(pipe.read(4 * int.from_bytes(head, "little")), dtype="<u4").tolist()
-    return [pipe.read(size) for size in sizes]
+
+
+def _exactly(pipe: IO[bytes], size: int) -> bytes:
+    found = pipe.read(size)
+    if len(found) < size:
+        raise EOFError
+    return found
 
 
 def _serve() -> None:

@@ -1,15 +1,15 @@
 """The folder that `prepare` fills: what an earlier run left there, and whether this one may go on with it.
 
 `plan.json` comes first: settings, inputs, then the plan. `progress.json` lists the finished shards. `index.json` comes
-last and makes the folder whole; the other two are then removed. Nothing that took work is ever thrown away: another
-text or other settings are refused, with what differs.
+last and makes the folder whole; the other two are then removed. Another text or other settings are refused, with what
+differs, and a refused command touches nothing. What took work is thrown away in one case: a file changed while it was
+read.
 
 Refuses to know how shards are made.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unmask.base.errors import UserError, os_errors
-from unmask.base.files import read_json, sweep_asides, write_json
+from unmask.base.files import aside_of, locked, read_json, sweep_asides, write_json
 from unmask.data.shards import INDEX, SPLITS, VERSION
 from unmask.data.streams import can_go_on
 
@@ -33,7 +33,7 @@ class Entry(Protocol):
 
     @property
     def fingerprint(self) -> str | None:
-        """What to know it by; None for a stream that was not read yet."""
+        """What to know it by; None for a file or stream that was not read yet."""
 
     def same(self, fingerprint: str) -> bool:
         """Whether it is still what it was."""
@@ -52,54 +52,50 @@ class Folder:
         with os_errors("write", self.path):
             fresh = not self.path.exists()
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_RDONLY)
-        try:
-            self._lock(handle)
-            sweep_asides(self.path)
-            yield
-        except UserError:
-            if self.state and not self._work_to_lose():
-                self.start_over()  # a mistake leaves nothing behind
-            if fresh:
-                with suppress(OSError):  # not empty: there is something worth keeping
-                    self.path.rmdir()
-            raise
-        finally:
-            os.close(handle)
-
-    def _lock(self, handle: int) -> None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"another process is preparing {self.path}: wait for it or choose another --out") from error
+        busy = f"another process is preparing {self.path}: wait for it or choose another --out"
+        with locked(self.path, busy):
+            try:
+                yield
+            except UserError:
+                if self.state and not self._work_to_lose():
+                    self.start_over()  # a mistake leaves nothing behind
+                if fresh:
+                    with suppress(OSError):  # not empty: there is something worth keeping
+                        self.path.rmdir()
+                raise
 
     def finished(self, settings: dict[str, Any], entries: Sequence[Entry]) -> bool:
         """Whether the folder holds the result of this very command; raises UserError for that of another."""
         if not (self.path / INDEX).exists():
             return False
         index = read_json(self.path / INDEX, "the index")
-        if index.get("version") != VERSION or "settings" not in index:
+        if index.get("version") != VERSION or not _is_ours(index):
             raise self._foreign()
         if different := _differences(index, settings, entries):
             raise self._refusal(different)
+        sweep_asides(self.path)
         self._remove_scaffolding()  # a run may have been killed between its index and this
         return True
 
     def begin(self, settings: dict[str, Any], entries: Sequence[Entry]) -> None:
-        """Take up an unfinished folder's state, or start a fresh one."""
+        """Take up an unfinished folder's state, or start a fresh one. What is refused is left as it was."""
         with os_errors("read", self.path):
             names = os.listdir(self.path)
         if PLAN in names:
             state = read_json(self.path / PLAN, "the plan")
+            if not _is_ours(state):
+                raise self._foreign()
             different = _differences(state, settings, entries)
             if not different:
+                sweep_asides(self.path)
                 self.state = state
                 return
             if self._work_to_lose():
                 raise self._refusal(different)
             self.start_over()
-        elif names:
+        elif any(aside_of(name) != PLAN for name in names):  # a plan aside: killed at the very first write
             raise self._foreign()
+        sweep_asides(self.path)
         self.save(settings=settings, inputs=described(entries))
 
     def save(self, **facts: Any) -> None:
@@ -144,6 +140,14 @@ class Folder:
             f"{self.path} was prepared from something else: {different}; "
             "give the same inputs and settings as before, or choose another --out"
         )
+
+
+def _is_ours(state: dict[str, Any]) -> bool:
+    """Whether a plan or an index is one of `prepare`: others use these names too."""
+    settings, inputs = state.get("settings"), state.get("inputs")
+    if not isinstance(settings, dict) or not isinstance(inputs, list):
+        return False
+    return all(isinstance(one, dict) and {"name", "fingerprint"} <= one.keys() for one in inputs)
 
 
 def described(entries: Sequence[Entry]) -> list[dict[str, str | None]]:

@@ -21,7 +21,7 @@ import torch
 
 from unmask.base.errors import UserError
 from unmask.base.streams import seed_of
-from unmask.data.shards import ShardSet, check_tokenizer
+from unmask.data.shards import ShardSet, check_tokenizer, damaged
 from unmask.data.shuffle import interleave, permuted
 
 
@@ -48,7 +48,7 @@ class _Pool:
 
 
 class Loader:
-    """Blocks of `length` tokens from prepared corpora.
+    """Blocks of `length` tokens from prepared corpora, whose shards are compared with their hashes first.
 
     Args:
         sources: prepared corpora, all with one tokenizer.
@@ -76,6 +76,8 @@ class Loader:
             check_tokenizer(other, self.tokenizer, owner=f"{self.sources[0].folder}")
         self._stride = length - 2 if wrap else length  # tokens of the stream in one row
         counts = [self._blocks_of(source) for source in self.sources]
+        for source in self.sources:  # here and not as shards come up, so that every rank refuses, not one of them
+            source.verify_once(split)
         everything = list(range(len(counts)))
         groups = [everything] if weights is None else [[j] for j in everything]
         self._pools = [_Pool(group, np.cumsum([counts[j] for j in group]), group[0]) for group in groups]
@@ -134,6 +136,11 @@ class Loader:
         streams = [self.sources[source].tokens(self.split) for source in pool.sources]
         for row, member, first in zip(tokens_BL[:, inside], members.tolist(), firsts.tolist(), strict=True):
             row[:] = streams[member][first : first + self._stride]
+        size = self.tokenizer.size
+        if tokens_BL.max(initial=0) >= size:  # a file that changed since it was verified; a GPU would only say "assert"
+            row, column = np.argwhere(tokens_BL[:, inside] >= size)[0].tolist()
+            path = streams[members[row]].path_at(int(firsts[row]) + column)
+            raise damaged(path, f"token {tokens_BL[:, inside][row, column]} where the last is {size - 1}")
         return tokens_BL
 
 

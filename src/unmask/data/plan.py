@@ -9,6 +9,7 @@ Refuses to know tokens and shards.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -36,6 +37,11 @@ class Counts:
     documents: int
     characters: int
     bytes: int
+    sha256: str = ""  # of the file; empty in a plan that the first versions left unfinished
+
+
+class SourceChanged(UserError):
+    """A source is not the one that the plan was made of."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +65,24 @@ class Plan:
         return sum(getattr(one, what) for one in self.counts[:sources])
 
     def items(self, sources: list[Source], reading: Reading, first: int = 0) -> Iterator[Item]:
-        """All pieces from source `first` on, each in its split."""
+        """All pieces from source `first` on, each in its split.
+
+        Raises SourceChanged at the end of a source that is not what was counted.
+        """
         for index in range(first, len(sources)):
             place = self.total(self.split_by, index)
             number = 0
-            for piece in sources[index].pieces(reading):
+            digest = hashlib.sha256()
+            for piece in sources[index].pieces(reading, on_raw=digest.update):
                 for split, text, last in self._divide(piece, place):
                     yield Item(split, text, last, index, number)
                     number += 1
                 place += len(piece.text) if self.split_by == "characters" else piece.last
+            if self.counts[index].sha256 not in ("", digest.hexdigest()):
+                raise SourceChanged(
+                    f"{sources[index].name} changed while it was being prepared, so what was made is removed: "
+                    "run the same command again when nobody writes to it"
+                )
 
     def _divide(self, piece: Piece, place: int) -> Iterator[tuple[str, str, bool]]:
         """The parts of a piece that starts at `place`, each with its split; a split that ends also ends a document."""
@@ -91,11 +106,12 @@ def survey(sources: list[Source], reading: Reading, on_read: Callable[[int], Non
     counts = []
     for source in sources:
         documents = characters = size = 0
-        for piece in source.pieces(reading, on_read):
+        digest = hashlib.sha256()
+        for piece in source.pieces(reading, on_read, digest.update):
             documents += piece.last
             characters += len(piece.text)
             size += len(piece.text.encode("utf-8"))
-        counts.append(Counts(documents, characters, size))
+        counts.append(Counts(documents, characters, size, digest.hexdigest()))
     return counts
 
 

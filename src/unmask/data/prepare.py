@@ -19,10 +19,10 @@ from typing import Any, Literal
 from unmask.base.errors import UserError, os_errors
 from unmask.base.files import write_text
 from unmask.data import corpus, streams
-from unmask.data.corpus import Reading, Source
+from unmask.data.corpus import Reading, Source, whole_fingerprint
 from unmask.data.folder import SPOOL, TOKENIZER, Folder
 from unmask.data.pack import pack
-from unmask.data.plan import Plan, check_fractions, divide, survey, training_sample
+from unmask.data.plan import Plan, SourceChanged, check_fractions, divide, survey, training_sample
 from unmask.data.progress import Bars
 from unmask.data.shards import SPLITS, VERSION, ShardSet, dtype_for
 from unmask.data.tokenizer import Tokenizer, check_size
@@ -83,26 +83,44 @@ def prepare(inputs: list[str], out: Path | str, settings: Settings | None = None
     folder = Folder(Path(out))
     with folder.held(), Bars(show) as bars:
         if folder.finished(written, entries):
-            return Prepared(ShardSet.open(out), already=True)
+            shards = ShardSet.open(out)
+            shards.verify()  # "nothing to do" is said of shards that are what they were, too
+            return Prepared(shards, already=True)
         folder.begin(written, entries)
-        sources = _set_down(entries, folder, bars)
-        plan = _plan(sources, reading, settings, folder, bars)
-        tokenizer = given or _trained(plan, sources, reading, written["vocab_size"], folder, bars)
-        write_text(folder.path / TOKENIZER, tokenizer.to_json())
-
-        before = sum(shard["text_bytes"] for shard in folder.shards())
-        left = plan.total("bytes") - before
-        shards = pack(
-            lambda first: plan.items(sources, reading, first),
-            folder,
-            tokenizer,
-            settings.shard_tokens,
-            min(_cores(), 1 + left // PER_PROCESS),
-            bars.start("encoding", plan.total("bytes"), before),
-        )
-        bars.end()
-        folder.finish(_index(tokenizer, shards, plan, folder))
+        try:
+            _fill(folder, entries, settings, reading, given, bars)
+        except SourceChanged:
+            folder.start_over()  # nobody knows which text its shards hold
+            raise
     return Prepared(ShardSet.open(out), already=False)
+
+
+def _fill(
+    folder: Folder,
+    entries: list[Source | streams.Stream],
+    settings: Settings,
+    reading: Reading,
+    given: Tokenizer | None,
+    bars: Bars,
+) -> None:
+    """Do what is left to do in a folder that was begun."""
+    sources = _set_down(entries, folder, bars)
+    plan = _plan(entries, sources, reading, settings, folder, bars)
+    tokenizer = given or _trained(plan, sources, reading, folder.state["settings"]["vocab_size"], folder, bars)
+    write_text(folder.path / TOKENIZER, tokenizer.to_json())
+
+    before = sum(shard["text_bytes"] for shard in folder.shards())
+    left = plan.total("bytes") - before
+    shards = pack(
+        lambda first: plan.items(sources, reading, first),
+        folder,
+        tokenizer,
+        settings.shard_tokens,
+        min(_cores(), 1 + left // PER_PROCESS),
+        bars.start("encoding", plan.total("bytes"), before),
+    )
+    bars.end()
+    folder.finish(_index(tokenizer, shards, plan, folder))
 
 
 def _check(inputs: list[str], settings: Settings) -> None:
@@ -153,7 +171,14 @@ def _set_down(entries: list[Source | streams.Stream], folder: Folder, bars: Bars
     return sources
 
 
-def _plan(sources: list[Source], reading: Reading, settings: Settings, folder: Folder, bars: Bars) -> Plan:
+def _plan(
+    entries: list[Source | streams.Stream],
+    sources: list[Source],
+    reading: Reading,
+    settings: Settings,
+    folder: Folder,
+    bars: Bars,
+) -> Plan:
     if "plan" in folder.state:
         return Plan.from_json(folder.state["plan"])
     with os_errors("read", sources[0].path):
@@ -165,7 +190,12 @@ def _plan(sources: list[Source], reading: Reading, settings: Settings, folder: F
         folder.start_over()
         raise UserError(f"no text in {names}: a corpus needs at least one document that is not empty")
     plan = divide(counts, settings.validation, settings.test)
-    folder.save(plan=plan.to_json())
+    hashes = {source.path: one.sha256 for source, one in zip(sources, counts, strict=True)}
+    inputs = folder.state["inputs"]
+    for entry, record in zip(entries, inputs, strict=True):
+        if isinstance(entry, Source):
+            record["fingerprint"] = whole_fingerprint(hashes[entry.path])
+    folder.save(plan=plan.to_json(), inputs=inputs)
     return plan
 
 

@@ -13,6 +13,7 @@ import io
 import json
 import os
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -150,7 +151,7 @@ def _part(folder: Path, number: int) -> Path:
 
 def _write_part(path: Path, pieces: Iterator[Piece], on_text: Callable[[int], None]) -> bool:
     """Write one part, up to the end of a document; True if the stream has ended."""
-    aside = path.with_name(f".{path.name}.new-spooling")
+    aside = path.with_name(f".{path.name}.new-{uuid.uuid4().hex[:8]}")
     size, whole = 0, True
     with os_errors("write", path):
         with open(aside, "wb") as handle:
