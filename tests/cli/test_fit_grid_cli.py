@@ -1,6 +1,9 @@
 """`unmask fit-grid` as a user meets it."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -77,6 +80,16 @@ def test_json_is_what_was_written_and_the_same_seed_gives_it_again(place, tmp_pa
     assert again == shown
 
 
+def test_the_table_comes_out_in_any_locale(place, tmp_path):
+    words = f"--model {place}/model --data {place}/shards --steps 2 --texts 4 --device cpu --out {tmp_path}/g.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "unmask", "fit-grid", *words.split()],
+        capture_output=True, check=True, env=os.environ | {"PYTHONIOENCODING": "cp1252"},
+    )  # fmt: skip
+    assert "█" in done.stdout.decode()
+    assert read_grid(tmp_path / "g.json").steps == 2
+
+
 @pytest.mark.parametrize(
     ("gap", "stderr", "words"),
     [(-0.03, 0.01, "better than `rank`"), (0.03, 0.01, "worse than `rank`"), (-0.01, 0.01, "cannot be told from")],
@@ -108,7 +121,7 @@ def test_a_file_is_replaced_only_when_asked(place, tmp_path, capsys):
         ("--levels 3", "between the 4 steps and the 16 tokens"),
         ("--texts 3", "--texts must be at least 4"),
         ("--out {}/grid.txt", ".json"),
-        ("--out {}/model/config.json/grid.json", "cannot write"),
+        ("--out {}/model/config.json/grid.json --model {}/nowhere", "cannot write"),  # before any work
         ("--data {}/nowhere", "nowhere"),
         ("--data {}/other", "wrong tokenizer"),
         ("--data {}/short", "2 texts of 16 tokens"),
@@ -120,7 +133,7 @@ def test_a_file_is_replaced_only_when_asked(place, tmp_path, capsys):
 )
 def test_mistakes_are_one_line(place, tmp_path, capsys, line, word):
     out = tmp_path / "grid.json"
-    assert run(place, f"--out {out} {line.format(place)}") == 2
+    assert run(place, f"--out {out} {line.replace('{}', str(place))}") == 2
     error = capsys.readouterr().err
     assert word in error
     assert error.count("\n") == 1

@@ -2,9 +2,12 @@
 
 import io
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +18,7 @@ from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.cli.animation import Camera, lay_out, save_html
 from unmask.cli.main import main
+from unmask.cli.output import let_stdout_take_any_text
 from unmask.cli.watch import BLOCK, Watch, legible, token_texts, visible_texts
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.dit import DiT
@@ -121,9 +125,10 @@ def test_a_pattern_is_filled_between_its_words(unmask):
     ("words", "reveal", "steps", "forwards"),
     [
         ("--reveal blocks --block_size 8 --steps 6", "blocks(8, confidence)", 6, 6),
-        ("--reveal blocks --block_size 8 --threshold 1e-9", "blocks(8, confidence)", 32, 3),
-        ("--reveal confidence --threshold 1e-9", "confidence", 32, 1),
-        ("--reveal entropy --threshold 1e-9", "entropy", 32, 24),
+        ("--reveal blocks --block_size 8 --threshold 1e-9", "blocks(8, confidence)", None, 3),
+        ("--reveal blocks --block_size 10 --steps 24", "blocks(10, confidence)", 24, 24),
+        ("--reveal confidence --threshold 1e-9", "confidence", None, 1),
+        ("--reveal entropy --threshold 1e-9", "entropy", None, 24),
         ("--reveal left_to_right --grid 0.75 0.5 0.25", "left_to_right", 4, 4),
         ("--reveal stride --grid 0.5", "stride", 2, 2),
         ("--reveal iid --grid fitted.json", "iid", 3, 3),
@@ -136,6 +141,8 @@ def test_plans_and_grids_by_name(words, reveal, steps, forwards, unmask, tmp_pat
     (tmp_path / "fitted.json").write_text(json.dumps(grid))
     run = strict(unmask(*words.split(), "--json")[0].splitlines()[0])
     assert (run["reveal"], run["steps"]) == (reveal, steps)
+    assert ("threshold" in words) == (run["grid"] is None)
+    assert ("1e-09" in json.dumps(run["plan"])) == ("threshold" in words)
     assert run["nfe"] == forwards or ("remask" in words and 1 < run["nfe"] <= forwards)  # steps may reveal nothing
     assert run["remask"] == ({"rule": "cap", "eta": 0.3} if "remask" in words else None)
 
@@ -147,6 +154,35 @@ def test_out_holds_what_stdout_would(unmask, tmp_path):
     assert (out, err.count("\n")) == ("", 1)
     assert (tmp_path / "story.txt").read_text(encoding="utf-8") == shown
     assert [path.name for path in tmp_path.iterdir()] == ["story.txt"]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_no_encoding_of_stdout_loses_the_text(form, unmask, folder, tmp_path):
+    """In a locale that lacks what the model writes, a file or a pipe gets the bytes that --out writes: UTF-8."""
+    words = ["--n", "4", "--steps", "2", "--prompt", "日本語 🙂", *form]
+    unmask(*words, "--out", "story.txt")
+    command = [sys.executable, "-m", "unmask", "sample", *words, "--model", str(folder / "model"), "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, check=True, env=os.environ | {"PYTHONIOENCODING": "cp1252"})
+    if form:  # the first line, the run, holds the time
+        assert [strict(line)["kind"] for line in done.stdout.decode().splitlines()] == ["run", *["sample"] * 4]
+        done.stdout = done.stdout.partition(b"\n")[2]
+    assert done.stdout
+    assert (tmp_path / "story.txt").read_bytes().endswith(done.stdout)
+    assert done.stdout.decode().count("日本語 🙂") == 4
+
+
+def test_a_terminal_shows_what_it_has(monkeypatch):
+    class Terminal(io.TextIOWrapper):
+        def isatty(self):
+            return True
+
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", Terminal(shown, encoding="latin-1"))
+    let_stdout_take_any_text()
+    print("naïve 日本", flush=True)
+    assert shown.getvalue() == "naïve ??\n".encode("latin-1")
+    monkeypatch.setattr("sys.stdout", io.StringIO())  # a program's own stream is left as it is
+    let_stdout_take_any_text()
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -188,6 +224,9 @@ def test_out_holds_what_stdout_would(unmask, tmp_path):
         (["--html", "film"], "must end in .html"),
         (["--weights", "raw"], "one set of weights"),
         (["--out", "."], "it is a folder, not a file"),
+        (["--out", os.devnull], "a device or a pipe, not a file"),
+        (["--out", "new/story.txt", "--top_p", "0"], "top_p must be"),  # no folder is left behind
+        (["--threshold", "inf", "--reveal", "entropy"], "a finite entropy in nats above 0"),
     ],
 )
 def test_mistakes_are_one_line(words, said, unmask, tmp_path):
@@ -195,6 +234,36 @@ def test_mistakes_are_one_line(words, said, unmask, tmp_path):
     assert said in err
     assert (err.count("\n"), out) == (1, "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--out story.txt", "--gif film.gif", "--html film.html"])
+def test_a_file_that_cannot_be_written_is_found_out_before_any_work(option, unmask, tmp_path, monkeypatch):
+    flag, name = option.split()
+    monkeypatch.setattr("unmask.checkpoint.io.load", lambda *_, **__: pytest.fail("read the model first"))
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / name).mkdir()
+    for place, said in ((f"file/{name}", "a part of the path is a file"), (name, "it is a folder")):
+        out, err = unmask(flag, place, expect=2)
+        assert err.startswith(f"unmask: cannot write {place}: {said}")
+        assert (err.count("\n"), out) == (1, "")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_folder_without_permission_is_found_out_before_any_work():
+    """As root, which may do anything, the command is run as nobody; the model that it names does not exist."""
+    script = (
+        "import os, sys\nimport unmask.cli.animation, unmask.cli.sample, unmask.sampling.sample\n"
+        "from unmask.cli.main import main\n"
+        "if os.getuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "sys.exit(main(['sample', '--model', 'nowhere/at/all', '--out', sys.argv[1]]))\n"
+    )
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o500)
+        for target in (f"{name}/story.txt", f"{name}/new/folder/story.txt"):
+            done = subprocess.run([sys.executable, "-c", script, target], capture_output=True, text=True)
+            assert done.returncode == 2, done.stderr
+            assert done.stderr.startswith(f"unmask: cannot write {target}: permission denied")
+        Path(name).chmod(0o700)
 
 
 def test_models_that_cannot_serve_are_one_line(unmask, capsys, monkeypatch, tmp_path):

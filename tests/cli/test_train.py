@@ -50,7 +50,7 @@ def test_training_on_keeps_the_schedule(capsys, corpora, tmp_path):
     """Unless another is asked for."""
     first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
     assert run(capsys, "--data", corpora[0], *OPTIONS.split(), "--schedule", "cosine", "--out", first)[0] == 0
-    on = "--steps 1 --batch 4 --device cpu --eval_every 0 --no-tensorboard --no-progress".split()
+    on = ["--steps", "1", "--batch", "4", "--device", "cpu", "--eval_every", "0", "--no-tensorboard", "--no-progress"]
     assert run(capsys, "--data", corpora[0], "--from", first, *on, "--out", second)[0] == 0
     assert run(capsys, "--data", corpora[0], "--from", first, *on, "--schedule", "log_linear", "--out", third)[0] == 0
     assert [load(path).schedule.name for path in (first, second, third)] == ["cosine", "cosine", "log_linear"]

@@ -82,6 +82,8 @@ def direct_loss(model, objective, batch, generator):
             weight = float(objective.schedule.elbo_weight(torch.tensor(t, dtype=torch.float64)))
         else:
             of_step = {i: rank * steps // L for rank, i in enumerate(sorted(range(L), key=u_L.__getitem__))}
+            if objective.plan == "stride":  # a step is a class of positions, also where classes are not of one size
+                of_step = {i: int(u_L[i] * steps) for i in range(L)}
             now, weight = int((1 - t) * steps), steps
             hidden, chosen = [i for i in of_step if of_step[i] >= now], [i for i in of_step if of_step[i] == now]
         z_L = x_L.clone()

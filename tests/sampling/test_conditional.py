@@ -4,6 +4,7 @@ The network is a small random DiT in float64, so that equal means equal although
 in different orders.
 """
 
+import json
 from collections import Counter
 
 import pytest
@@ -174,6 +175,30 @@ def test_steps_that_reveal_nothing_cost_nothing(checkpoint):
     legacy = run(checkpoint, 2, "legacy_fp32", steps=6)
     assert legacy.nfe.tolist() == [7, 7]  # as published: every step, and the noise removal
     assert legacy.record["dtype"] == "legacy_fp32"
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ("golden", {"name": "golden"}),
+        ("left_to_right", {"name": "left_to_right"}),
+        ("entropy", {"name": "entropy", "score": "entropy", "threshold": None}),
+        (Confidence(threshold=0.2), {"name": "confidence", "score": "probability", "threshold": 0.2}),
+        (Blocks(5, Locked("iid")), {"name": "blocks", "size": 5, "inner": {"name": "iid"}}),
+        (
+            Blocks(4, Confidence("entropy", 2.5)),
+            {"name": "blocks", "size": 4, "inner": {"name": "entropy", "score": "entropy", "threshold": 2.5}},
+        ),
+    ],
+)
+def test_the_record_says_which_plan_was_run_and_with_what(plan, said, checkpoint):
+    """Two runs that differ in a setting have records that differ; what a threshold does not use is not claimed."""
+    record = sample(checkpoint, 1, 4, reveal=plan, device="cpu").record
+    assert json.loads(json.dumps(record, allow_nan=False))["plan"] == said
+    by_threshold = bool(said.get("threshold") or said.get("inner", {}).get("threshold"))
+    assert (record["steps"], record["grid"] and record["grid"]["name"]) == (
+        (None, None) if by_threshold else (4, "rank")
+    )
 
 
 def test_a_model_without_a_mask_state_is_refused():

@@ -5,6 +5,7 @@ import math
 import statistics
 import threading
 from contextlib import contextmanager
+from fractions import Fraction
 
 import pytest
 import torch
@@ -66,16 +67,30 @@ def order_of(plan, length, steps, seed, i):
     return sorted(range(length), key=lambda position: u_L[position])
 
 
+def levels_of(plan, order, steps, levels):
+    """The level of each position in order: the r-th of n is r/n on the way; of `stride`, within its residue class."""
+    n = len(order)
+    shares = [Fraction(r, n) for r in range(n)]
+    if plan == "stride":
+        classes = [list(group) for _, group in itertools.groupby(order, key=lambda position: position % steps)]
+        shares = [(k + Fraction(m, len(c))) / len(classes) for k, c in enumerate(classes) for m in range(len(c))]
+    return [math.floor(share * levels) for share in shares]
+
+
 @pytest.mark.parametrize("levels", [7, 5])  # one a position, and unequal counts: 2, 1, 2, 1, 1 positions
 @pytest.mark.parametrize("plan", [*PLANS, "left_to_right"])
 def test_no_grid_is_better(plan, levels):
     L, N, model = 7, 3, Crooked(7)
     x_TL = texts(model, 6)
-    ends = [math.ceil(level * L / levels) for level in range(levels + 1)]
 
     def cost(edges, steps):
-        counts = [ends[b] - ends[a] for a, b in itertools.pairwise(edges)]
-        return statistics.mean(nelbo_of(model, x_TL[i], order_of(plan, L, steps, 4, i), counts) for i in range(3))
+        return statistics.mean(cost_of_text(i, edges, steps) for i in range(3))
+
+    def cost_of_text(i, edges, steps):
+        order = order_of(plan, L, steps, 4, i)
+        level_L = levels_of(plan, order, steps, levels)
+        counts = [sum(a <= level < b for level in level_L) for a, b in itertools.pairwise(edges)]
+        return nelbo_of(model, x_TL[i], order, counts)
 
     fitted = fit_grid(Checkpoint(model), x_TL, N, reveal=plan, levels=levels, seed=4, device="cpu", batch=5)
     for steps in [N] if plan == "stride" else range(1, N + 1):  # `stride` is made for one number of steps
@@ -90,13 +105,14 @@ def test_no_grid_is_better(plan, levels):
     assert (fitted.plan, fitted.grid.by, fitted.grid.steps) == (plan, "rank", N)
 
 
-def test_the_price_of_a_path_is_the_nelbo_of_its_grid():
+@pytest.mark.parametrize("plan", ["golden", "stride"])
+def test_the_price_of_a_path_is_the_nelbo_of_its_grid(plan):
     """Levels that do not divide the length: both ways must cut the same positions."""
     model = Crooked(50)
     x_TL = texts(model, 8)
     for levels, steps in [(37, 5), (50, 7), (9, 9)]:
-        fitted = fit_grid(Checkpoint(model, Cosine()), x_TL, steps, levels=levels, seed=1, device="cpu")
-        forced = teacher_force(prepare(model, CPU), x_TL[:4], make_reveal("golden"), fitted.grid, Cosine(), seed=1)
+        fitted = fit_grid(Checkpoint(model, Cosine()), x_TL, steps, reveal=plan, levels=levels, seed=1, device="cpu")
+        forced = teacher_force(prepare(model, CPU), x_TL[:4], make_reveal(plan), fitted.grid, Cosine(), seed=1)
         assert float(forced.nats_T.mean()) == pytest.approx(fitted.paths[-1].cost, abs=1e-9)
 
 

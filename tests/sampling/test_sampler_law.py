@@ -14,8 +14,9 @@ import torch
 from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
 from unmask.process.locking import PLANS
+from unmask.process.masking import stay_masked
 from unmask.process.schedule import Cosine, LogLinear
-from unmask.sampling.ancestral import ancestral
+from unmask.sampling.ancestral import ancestral, masked_shares
 from unmask.sampling.categorical import Law
 from unmask.sampling.exact import Views, sample_law
 from unmask.sampling.grids import Grid, make_grid
@@ -26,6 +27,7 @@ from unmask.sampling.sample import sample
 N = 2000  # draws a case
 BELIEVABLE = 1e-4  # the p-value below which a law is refused
 TAILED = Grid("tailed", (1.0, 0.75, 0.4), argmax_tail=True)  # `mdlm` has a tail of 1e-5: here it is large enough to see
+FITTED = Grid("fitted", (1.0, 0.8, 0.3, 0.0), by="rank")
 
 
 class TableModel:
@@ -90,7 +92,9 @@ def views():
     return Views(MODEL, MODEL.length)
 
 
-GRIDS = [("uniform", 3), ("rank", 2), ("rank", 3), ("cosine", 6), ("mdlm", 4), (TAILED, 2), ([0.8, 0.3], 3)]
+GRIDS = [
+    ("uniform", 3), ("rank", 2), ("rank", 3), (FITTED, 3), ("cosine", 6), ("mdlm", 4), (TAILED, 2), ([0.8, 0.3], 3),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("plan", [*PLANS, "left_to_right"])
@@ -147,7 +151,7 @@ def test_shaped_laws(law):
 def test_given_tokens(plan, views):
     """Given positions stay, and the law of the rest is that of the plan on the blanks alone."""
     given_L = torch.tensor([3, 1, 3, 3])
-    for grid in ("rank", "cosine"):
+    for grid in ("rank", "cosine"):  # blocks of two have one blank and two
         drawn = draws(MODEL, 2, reveal=plan, grid=grid, infill=given_L)
         law = sample_law(views, 2, reveal=plan, grid=grid, given_L=given_L)
         assert p_value(drawn.tokens, law.q) > BELIEVABLE, grid
@@ -173,8 +177,8 @@ def test_a_wrong_law_is_refused(views):
 def ancestral_law(model, times, temperature=1.0):
     """The law of the ancestral sampler by recursion over masked views, straight from its definition.
 
-    From t to s a masked position stays masked with chance s/t, else takes a token of the model's law at the whole view;
-    what is masked at the end takes the likeliest token.
+    From t to s a masked position stays masked with chance s/t (log-linear), else takes a token of the model's law at
+    the whole view; what is masked at the end takes the likeliest token.
     """
     L, V = model.length, model.mask_id
     law = {(V,) * L: 1.0}
@@ -228,6 +232,18 @@ def test_iid_on_the_mdlm_grid_is_the_ancestral_sampler(times, temperature):
 def test_legacy_fp32_has_the_published_law_but_for_its_rounding():
     drawn = draws(MODEL, 3, reveal="iid", grid="mdlm", dtype="legacy_fp32")
     assert p_value(drawn.tokens, ancestral_law(MODEL, make_grid("mdlm", 3).times)) > BELIEVABLE
+
+
+def test_legacy_fp32_goes_by_the_models_own_schedule(views):
+    """For a cosine model another law than for a log-linear one, and the one that the sampler without the bias has."""
+    times = make_grid("mdlm", 2).times
+    drawn = draws(MODEL, 2, reveal="iid", grid="mdlm", dtype="legacy_fp32", schedule=Cosine())
+    assert p_value(drawn.tokens, sample_law(views, 2, reveal="iid", grid="mdlm", schedule=Cosine()).q) > BELIEVABLE
+    assert p_value(drawn.tokens, ancestral_law(MODEL, times)) < 1e-6
+    shares = masked_shares(times, Cosine())
+    stay = stay_masked(*Cosine().gamma(torch.tensor([times[2], times[1]], dtype=torch.float64)))
+    assert shares[2] / shares[1] == pytest.approx(float(stay), rel=1e-12)
+    assert masked_shares(times, LogLinear()) == times  # exactly: the published code divides times
 
 
 # --- remasking --------------------------------------------------------------------------------------------------------

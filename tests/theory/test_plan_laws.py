@@ -69,7 +69,7 @@ def test_no_plan_wins_everywhere(toys):
 def test_one_token_a_step_is_exact(toys, plan):
     """By rank with steps = length every plan is exact under an exact denoiser."""
     for source in ("sticky", "order2"):
-        assert error(toys, source, plan, 8 if plan != Blocks(3, Locked()) else 9, "rank") < 1e-12
+        assert error(toys, source, plan, 8, "rank") < 1e-12
 
 
 # --- against real draws of u ------------------------------------------------------------------------------------------

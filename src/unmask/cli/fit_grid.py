@@ -53,17 +53,17 @@ def fit_grid(
         overwrite: replace a file that is already there
         json: print what was written instead of a table
     """
-    from unmask.base.errors import os_errors
     from unmask.base.files import write_json
     from unmask.checkpoint.io import load
+    from unmask.cli.output import check_writable
     from unmask.parallel.ranks import is_first
     from unmask.sampling import fit_grid as library
 
     _check_target(out, overwrite)
+    if is_first():  # who writes has to be able to
+        check_writable(out)
     checkpoint = load(model)
     held_out_TL = _held_out(checkpoint, model, data, texts, split, wrap)
-    with os_errors("write", out):  # found out before the work, not after it
-        out.parent.mkdir(parents=True, exist_ok=True)
     facts = {"data": [str(folder) for folder in data], "split": split, "wrap": wrap}
     with _Bar(shown=is_first() and sys.stderr.isatty()) as bar:
         fitted = library.fit_grid(

@@ -11,6 +11,7 @@ import sys
 from typing import NoReturn
 
 from unmask.base.errors import UserError, from_os_error, unknown
+from unmask.cli.output import let_stdout_take_any_text
 from unmask.version import __version__
 
 VERBS = {
@@ -109,4 +110,5 @@ def leave(code: int) -> NoReturn:
 
 def command() -> NoReturn:
     """What the shell and torchrun call."""
+    let_stdout_take_any_text()
     leave(main())

@@ -1,9 +1,13 @@
 """`unmask sample`: write text, watch it appear, save that as an animation.
 
-Text goes to stdout and one line about the run to stderr, so that `unmask sample > story.txt` holds only text.
+Text goes to stdout and one line about the run to stderr, so that `unmask sample > story.txt` holds only text, in UTF-8.
 
 `--json` prints JSON lines. The first is the run: {"kind": "run", ...} with everything that was really used (versions,
-device, model, reveal, grid, NFE, dtype of the draw, seed). Then one line a sample, in order:
+device, model, reveal, plan, grid, NFE, dtype of the draw, seed). `plan` is the reveal plan with its settings:
+    {"name": "golden"}, and so on for every plan without settings
+    {"name": "confidence", "score": "probability", "threshold": null}
+    {"name": "blocks", "size": 32, "inner": {the plan within a block}}
+Under a threshold `steps` and `grid` are null: they were not used. Then one line a sample, in order:
     kind     "sample"
     index    its number, from 0: with the same seed, sample i is the same whatever n, batch or number of processes
     text     null if the model has no tokenizer
@@ -109,13 +113,14 @@ def sample(
         html: the same as a page to play in a browser
     """
     from unmask.cli.animation import check_name
+    from unmask.cli.output import check_writable
     from unmask.parallel.ranks import is_first
     from unmask.sampling import sample as library
 
     check_name(gif, ".gif")
     check_name(html, ".html")
-    if out is not None and out.is_dir():
-        raise UserError(f"cannot write {out}: it is a folder, not a file; name a file")
+    for target in (out, gif, html) if is_first() else ():  # who writes has to be able to
+        check_writable(target)
     plan, times = _choose_reveal(reveal, block_size, threshold), _choose_grid(grid, steps, threshold)
     checkpoint = _load(model, weights)
     if n is None:
@@ -248,14 +253,14 @@ class _Audience:
 
 
 def _write(samples: Samples, out: Path | None, json: bool) -> None:
+    from unmask.base.files import write_text
+
     lines = json_lines(samples) if json else plain_lines(samples, is_terminal=out is None and sys.stdout.isatty())
     if out is None:
         for line in lines:
             print(line)
         sys.stdout.flush()
     else:
-        from unmask.base.files import write_text
-
         write_text(out, "".join(f"{line}\n" for line in lines))
 
 

@@ -29,7 +29,7 @@ from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput
 from unmask.objectives.distillation import flat, loss_at, rows_of
 from unmask.objectives.divergences import cross_entropy
 from unmask.objectives.lean import Fusible, even_sizes, piece_size
-from unmask.process.locking import PLANS, draw_u
+from unmask.process.locking import PLANS, cells_of, draw_u
 from unmask.process.masking import is_masked
 from unmask.process.schedule import LogLinear, Schedule
 from unmask.process.times import stratified
@@ -92,7 +92,8 @@ class MDLM(Fusible):
             return _Views(masked_BL, masked_BL, self.schedule.elbo_weight(t_B))
         steps = self.plan_steps
         now_B1 = ((1 - t_B) * steps).long().clamp(max=steps - 1)[:, None]  # N equal shares of time: every step as often
-        step_BL = assign_steps(u_BL, torch.ones_like(u_BL, dtype=torch.bool), make_grid("rank", steps), self.schedule)
+        blank_BL, cells = torch.ones_like(u_BL, dtype=torch.bool), cells_of(self.plan, steps)
+        step_BL = assign_steps(u_BL, blank_BL, make_grid("rank", steps), self.schedule, cells)
         return _Views(step_BL >= now_B1, step_BL == now_B1, torch.full_like(t_B, steps))
 
 

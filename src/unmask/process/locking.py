@@ -101,6 +101,15 @@ def draw_u(shape: tuple[int, int], plan: str, *, generator: torch.Generator, ste
     return u.clamp_(max=1 - 2.0**-_BITS)  # a sum such as (rank + rand)/L may round up to 1
 
 
+def cells_of(plan: str, steps: int) -> int:
+    """How many equal cells of [0, 1) hold a class of positions each, so that a cut by rank has to keep to them.
+
+    The classes of `stride` differ in size by one unless N divides the length: cut by counts alone, a step would end
+    within a class, and hold neighbours of two. Cells of the other plans hold one position, or there are none.
+    """
+    return steps if plan == "stride" else 1
+
+
 def minimum_distance(plan: str, steps: int) -> int:
     """The least distance between two positions with u in one interval [k/N, (k+1)/N), whatever the length: a promise.
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from unmask.models.denoiser import MASK_LOGIT
+from unmask.process.schedule import LogLinear, Schedule
 
 
 class BodyAndHead(Protocol):
@@ -28,16 +29,27 @@ class BodyAndHead(Protocol):
 Noise = Callable[[torch.Size, torch.dtype], Tensor]  # uniforms in [0, 1) of a shape (B, L, V)
 
 
+def masked_shares(times: tuple[float, ...], schedule: Schedule) -> tuple[float, ...]:
+    """The share still masked at each time, up to a factor: only ratios count.
+
+    Under the log-linear schedule that is the time itself. The published code divides times, so no other form of the
+    same number will do: a last bit would be another race.
+    """
+    if isinstance(schedule, LogLinear):
+        return times
+    return tuple((1 - schedule.gamma(torch.tensor(times, dtype=torch.float64))).tolist())
+
+
 def ancestral(
-    model: BodyAndHead, z_BL: Tensor, times: tuple[float, ...], *, mask_id: int, temperature: float, dtype: torch.dtype,
-    noise: Noise,
+    model: BodyAndHead, z_BL: Tensor, masked: tuple[float, ...], *, mask_id: int, temperature: float,
+    dtype: torch.dtype, noise: Noise,
 ) -> Iterator[Tensor]:  # fmt: skip
-    """z after every step t -> s of the times, and after the noise removal at the end."""
-    for t, s in pairwise(times):
+    """z after every step from one masked share to the next, and after the noise removal at the end."""
+    for at_t, at_s in pairwise(masked):
         race_BLV = token_probabilities(model, z_BL, mask_id, temperature, dtype)
-        # P(masked at s | masked at t) = s/t; the tokens share the rest
-        race_BLV *= 1 - s / t
-        race_BLV[..., mask_id] = s / t
+        # P(masked at s | masked at t) is the ratio of the shares; the tokens have the rest
+        race_BLV *= 1 - at_s / at_t
+        race_BLV[..., mask_id] = at_s / at_t
         race_BLV /= noise(race_BLV.shape, dtype).clamp_(min=torch.finfo(dtype).tiny).log_().neg_()
         z_BL = torch.where(z_BL == mask_id, race_BLV.argmax(-1), z_BL)
         yield z_BL

@@ -28,6 +28,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
 from unmask.parallel.ranks import Ranks, joined
+from unmask.process.locking import cells_of
 from unmask.process.schedule import Schedule
 from unmask.sampling.body import Body, Precision, prepare, usual_batch
 from unmask.sampling.categorical import Law
@@ -223,7 +224,8 @@ class _Fit:
         x_TL = self.texts_TL[share]
         blank_TL = torch.ones_like(x_TL, dtype=torch.bool)
         u_TL = self.plan.u(blank_TL, self.steps, [stream(self.seed, "reveal", i) for i in share])
-        level_TL = assign_steps(u_TL, blank_TL, make_grid("rank", levels), self.schedule)
+        cells = cells_of(self.plan.name, self.steps)
+        level_TL = assign_steps(u_TL, blank_TL, make_grid("rank", levels), self.schedule, cells)
         nll_AM = view_costs(self.body, x_TL, level_TL, levels, rows=self.rows, advance=advance)
         nll_AM = torch.tensor(self.ranks.gather(nll_AM.tolist()), dtype=torch.float64).sum(0)
         if not bool(nll_AM.isfinite().all()):

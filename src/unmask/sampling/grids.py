@@ -3,6 +3,8 @@
 A grid's times fall from 1. Read `by="time"`, step k reveals the positions whose own reveal time lies in
 (t_k, t_{k-1}]; read `by="rank"`, it reveals the same share of positions in order of u, so that counts are equal
 whatever u was. Refuses to know plans and models.
+
+Shapes: B sequences, L positions, C cells of [0, 1).
 """
 
 from __future__ import annotations
@@ -78,13 +80,14 @@ def read_grid(path: Path) -> Grid:
     return Grid(str(fitted.get("name", "fitted")), tuple(checked.tolist()), by=by, fitted_for=plan and str(plan))
 
 
-def assign_steps(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule) -> Tensor:
+def assign_steps(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule, cells: int = 1) -> Tensor:
     """The step 0..N-1 at which each blank position is revealed, N for the argmax tail, -1 where nothing is blank.
 
     u is uniform on [0, 1). Sampling starts all masked, so the locked scalar is gamma_1 + (1 - gamma_1) u.
+    `cells`: of the plan that u is from (process.locking.cells_of); a grid by rank counts within each.
     """
     if grid.by == "rank":
-        return _steps_by_rank(u_BL, blank_BL, grid)
+        return _steps_by_rank(u_BL, blank_BL, grid, cells)
     gamma_edges = schedule.gamma(torch.tensor(grid.times, dtype=torch.float64))  # rises from gamma_1
     first = gamma_edges[0]
     locked_BL = first + (1 - first) * u_BL
@@ -93,12 +96,15 @@ def assign_steps(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule)
     return torch.where(blank_BL, step_BL, -1)
 
 
-def _steps_by_rank(u_BL: Tensor, blank_BL: Tensor, grid: Grid) -> Tensor:
-    """Rank r of n blanks goes to the step whose share of [0, 1) holds r/n."""
+def _steps_by_rank(u_BL: Tensor, blank_BL: Tensor, grid: Grid, cells: int) -> Tensor:
+    """Rank r of the n blanks in cell c of C goes to the step whose share of [0, 1) holds (c + r/n)/C."""
     rank_BL = u_BL.masked_fill(~blank_BL, 2.0).argsort(dim=1, stable=True).argsort(dim=1, stable=True)
-    count_B1 = blank_BL.sum(1, keepdim=True)
+    cell_BL = (u_BL * cells).long().clamp(max=cells - 1)
+    count_BC = blank_BL.new_zeros(len(u_BL), cells, dtype=torch.int64).scatter_add_(1, cell_BL, blank_BL.long())
+    before_BC = count_BC.cumsum(1) - count_BC
     edges = 1 - torch.tensor(grid.times[1:], dtype=torch.float64)
     # a step's last rank is below edge * n; the tolerance keeps 1 - (1 - k/N) from rounding a rank into the next step
-    share_BL = (rank_BL.double() + 1e-6) / count_B1.clamp(min=1)
+    inside_BL = (rank_BL - before_BC.gather(1, cell_BL)).double() + 1e-6
+    share_BL = (cell_BL + inside_BL / count_BC.gather(1, cell_BL).clamp(min=1)) / cells
     step_BL = torch.bucketize(share_BL, edges, right=True).clamp(max=grid.steps - 1)
     return torch.where(blank_BL, step_BL, -1)

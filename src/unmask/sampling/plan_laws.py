@@ -4,7 +4,7 @@ A plan becomes a Markov chain over sets of revealed positions with a little memo
 - one random scalar (golden: the shift; van der Corput: the digital shift): between the scalar's breakpoints the steps
   do not change, so the law is a finite mixture of assignments;
 - an urn (iid, permutation, stride, dilated): [0, 1) is cut into equal cells, each cell is dealt a class of positions
-  at random, and within its cell every position is uniform and independent.
+  at random, and within its cell every position is uniform and independent. By rank, `stride` keeps to its cells.
 
 Refuses to know tokens and models. A set of positions is an int, bit i for position i.
 """
@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from unmask.base.errors import UserError, unknown
-from unmask.process.locking import GOLDEN, PLANS
+from unmask.process.locking import GOLDEN, PLANS, cells_of
 from unmask.process.schedule import LogLinear, Schedule
 from unmask.sampling.grids import Grid, assign_steps, make_grid
-from unmask.sampling.reveal import Blocks, Confidence, LeftToRight, RevealPlan
+from unmask.sampling.reveal import Blocks, Confidence, LeftToRight, RevealPlan, deal_steps
 
 State = tuple[tuple[int, ...], int]  # (the plan's memory, the revealed set)
 Law = dict[State, float]
@@ -138,20 +138,23 @@ def _earlier(steps: tuple[int, ...], k: int) -> int:
 Stages = list[list[int]]  # the cells of a stage are dealt its classes in random order; a class may be empty
 
 
-def _iid_urn(L: int, steps: int) -> list[Stages]:
-    return [[[(1 << L) - 1]]]
+def _iid_urn(blank_L: Tensor, steps: int) -> list[Stages]:
+    return [[[(1 << len(blank_L)) - 1]]]
 
 
-def _permutation_urn(L: int, steps: int) -> list[Stages]:
-    return [[[1 << i for i in range(L)]]]
+def _permutation_urn(blank_L: Tensor, steps: int) -> list[Stages]:
+    return [[[1 << i for i in range(len(blank_L))]]]
 
 
-def _stride_urn(L: int, steps: int) -> list[Stages]:
-    return [[[sum(1 << i for i in range(residue, L, steps)) for residue in range(steps)]]]
+def _stride_urn(blank_L: Tensor, steps: int) -> list[Stages]:
+    """Every N-th blank, whatever stands between."""
+    blanks = members(bits(blank_L))
+    return [[[sum(1 << i for i in blanks[residue::steps]) for residue in range(steps)]]]
 
 
-def _dilated_urn(L: int, steps: int) -> list[Stages]:
+def _dilated_urn(blank_L: Tensor, steps: int) -> list[Stages]:
     """One urn an offset: level by level, each residue of the period holds one position of the line or none."""
+    L = len(blank_L)
     m = max(1, (L - 1).bit_length())
     period = 1 << m
     levels = [[0], *(list(range(period >> (j + 1), period, period >> j)) for j in range(m))]
@@ -162,7 +165,7 @@ def _dilated_urn(L: int, steps: int) -> list[Stages]:
     return urns
 
 
-_URNS: dict[str, Callable[[int, int], list[Stages]]] = {
+_URNS: dict[str, Callable[[Tensor, int], list[Stages]]] = {
     "iid": _iid_urn,
     "permutation": _permutation_urn,
     "stride": _stride_urn,
@@ -214,6 +217,18 @@ class _Urn:
                     after[(urn, stay), revealed | now] += probability * chance
         return after
 
+    def reveal_share(self, law: Law, share: float) -> Law:
+        """This share of the class of a cell is out by now; those who stay are any of them, with the same chance."""
+        after: Law = defaultdict(float)
+        for ((urn, pending), revealed), probability in law.items():
+            size = max(positions.bit_count() for positions in self.stages[urn][0] if positions & pending == pending)
+            stay = min(pending.bit_count(), size - math.ceil(size * share - _TINY))
+            for left in subsets(pending):
+                if left.bit_count() == stay:
+                    chance = 1 / math.comb(pending.bit_count(), stay)
+                    after[(urn, left), revealed | pending & ~left] += probability * chance
+        return after
+
     @staticmethod
     def reveal_one(law: Law) -> Law:
         """One of the pending positions, any with the same chance."""
@@ -229,10 +244,25 @@ Move = Callable[[Law], Law]
 
 def _time_moves(urn: _Urn, grid: Grid, schedule: Schedule) -> list[list[Move]]:
     """What happens in each step of a time grid, cell after cell."""
-    cells = sum(map(len, urn.stages[0]))
     edges = [0.0, *_edges(grid, schedule)]
     if grid.argmax_tail:
         edges.append(1.0)
+
+    def pass_time(a: float, b: float) -> Move:
+        hazard = 1.0 if b >= 1 - _TINY else (b - a) / (1 - a)
+        return lambda law: urn.pass_time(law, hazard)
+
+    return _cell_moves(urn, edges, pass_time)
+
+
+def _cell_rank_moves(urn: _Urn, grid: Grid) -> list[list[Move]]:
+    """What happens in each step of a rank grid that counts within cells."""
+    return _cell_moves(urn, [1 - t for t in grid.times], lambda _, b: lambda law: urn.reveal_share(law, b))
+
+
+def _cell_moves(urn: _Urn, edges: list[float], within: Callable[[float, float], Move]) -> list[list[Move]]:
+    """Cell after cell: a class is dealt where it begins; `within` is the move from one share of a cell to another."""
+    cells = sum(map(len, urn.stages[0]))
     steps: list[list[Move]] = []
     for low, high in pairwise(edges):
         moves: list[Move] = []
@@ -240,8 +270,7 @@ def _time_moves(urn: _Urn, grid: Grid, schedule: Schedule) -> list[list[Move]]:
             a, b = max(0.0, low * cells - cell), min(1.0, high * cells - cell)
             if a <= _TINY:
                 moves.append(lambda law, cell=cell: urn.deal(law, cell))  # type: ignore[misc]
-            hazard = 1.0 if b >= 1 - _TINY else (b - a) / (1 - a)
-            moves.append(lambda law, hazard=hazard: urn.pass_time(law, hazard))  # type: ignore[misc]
+            moves.append(within(a, b))
         steps.append(moves)
     return steps
 
@@ -255,13 +284,18 @@ def _rank_moves(urn: _Urn, blank_L: Tensor, grid: Grid) -> list[list[Move]]:
     return [one * int((steps_L == k).sum()) for k in range(grid.steps)]
 
 
-def _urn_chain(urns: list[Stages], blank_L: Tensor, grid: Grid, schedule: Schedule) -> Chain:
-    blank = bits(blank_L)
+def _urn_moves(urn: _Urn, blank_L: Tensor, grid: Grid, schedule: Schedule, cells: int) -> list[list[Move]]:
+    if grid.by == "time":
+        return _time_moves(urn, grid, schedule)
+    return _rank_moves(urn, blank_L, grid) if cells == 1 else _cell_rank_moves(urn, grid)
+
+
+def _urn_chain(plan: str, blank_L: Tensor, grid: Grid, schedule: Schedule) -> Chain:
+    urns, blank = _URNS[plan](blank_L, grid.steps), bits(blank_L)
     urn = _Urn([[[positions & blank for positions in stage] for stage in stages] for stages in urns])
     start: Law = {((which, 0), 0): 1 / len(urns) for which in range(len(urns))}
-    moves = _rank_moves(urn, blank_L, grid) if grid.by == "rank" else _time_moves(urn, grid, schedule)
     reached, kernels = set(start), []
-    for step in moves:
+    for step in _urn_moves(urn, blank_L, grid, schedule, cells_of(plan, grid.steps)):
         kernel: dict[State, Law] = {}
         for state in reached:
             law: Law = {state: 1.0}
@@ -291,23 +325,22 @@ def chain_of(plan: RevealPlan, blank_L: Tensor, grid: Grid, schedule: Schedule) 
         weighted = [(p, assign_steps(u_L[None], blank_L[None], grid, schedule)[0]) for p, u_L in drawn]
         chain = _mixture(weighted, grid.steps + grid.argmax_tail)
     elif plan.plan in _URNS:
-        chain = _urn_chain(_URNS[plan.plan](len(blank_L), grid.steps), blank_L, grid, schedule)
+        chain = _urn_chain(plan.plan, blank_L, grid, schedule)
     else:
         raise unknown("plan with a known law", plan.plan, PLANS)
     return Chain(chain.start, chain.steps, tail)
 
 
 def parts(plan: Blocks, blank_L: Tensor, grid: Grid) -> list[tuple[Tensor, Grid]]:
-    """The blanks of each block and the grid within it: the steps are dealt out evenly, at least one each."""
-    block_L = torch.arange(len(blank_L)) // plan.size
-    count = int(block_L[-1]) + 1
-    shares = [max(1, grid.steps // count + (block < grid.steps % count)) for block in range(count)]
-    return [(blank_L & (block_L == block), make_grid(grid.name, share)) for block, share in enumerate(shares)]
+    """The blanks of each block that has some, and the grid within it."""
+    block_L, blanks_1C = plan.blanks(blank_L[None])
+    dealt = enumerate(deal_steps(blanks_1C[0].tolist(), grid.steps))
+    return [(blank_L & (block_L == block), make_grid(grid.name, share)) for block, share in dealt if share]
 
 
 def _blocks(plan: Blocks, blank_L: Tensor, grid: Grid, schedule: Schedule) -> Chain:
     """Block after block: where one ends, the start of the next is drawn afresh."""
-    start: Law = {}
+    start: Law = {((), 0): 1.0}
     kernels: list[dict[State, Law]] = []
     done = 0
     for block, (inside_L, inner_grid) in enumerate(parts(plan, blank_L, grid)):

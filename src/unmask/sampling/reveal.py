@@ -4,19 +4,22 @@
 the draw on its own positions only. *Adaptive* plans know only how many positions a step reveals, and look at the
 model's law at every candidate to choose them. Refuses to know how tokens are drawn.
 
-Shapes: B sequences, L positions, M candidates.
+Shapes: B sequences, L positions, M candidates, C blocks.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from heapq import heapify, heapreplace
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from unmask.base.errors import UserError, unknown
-from unmask.process.locking import PLANS, draw_u
+from unmask.process.locking import PLANS, cells_of, draw_u
 from unmask.process.schedule import Schedule
 from unmask.sampling.grids import Grid, assign_steps, make_grid
 
@@ -35,8 +38,8 @@ class Assignment:
     argmax_step: int | None = None
 
 
-def _assign(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule) -> Assignment:
-    step_BL = assign_steps(u_BL, blank_BL, grid, schedule)
+def _assign(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule, cells: int = 1) -> Assignment:
+    step_BL = assign_steps(u_BL, blank_BL, grid, schedule, cells)
     tail = grid.steps if grid.argmax_tail else None
     return Assignment(step_BL, torch.zeros_like(step_BL), grid.steps + (tail is not None), tail)
 
@@ -57,13 +60,28 @@ class Locked:
         return self.plan
 
     def u(self, blank_BL: Tensor, steps: int, generators: list[torch.Generator]) -> Tensor:
-        """u of B sequences, one generator each; of all plans only `stride` looks at the number of steps."""
+        """u of B sequences, one generator each; of all plans only `stride` looks at the number of steps.
+
+        It counts blanks, not positions: N blanks on is at least N positions on, and its classes stay equal wherever
+        given words stand.
+        """
         L = blank_BL.shape[1]
-        return torch.cat([draw_u((1, L), self.plan, generator=g, steps=steps) for g in generators])
+        u_BL = torch.cat([draw_u((1, L), self.plan, generator=g, steps=steps) for g in generators])
+        return u_BL.gather(1, _as_if_together(blank_BL)) if self.plan == "stride" else u_BL
 
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
         """The steps of B sequences, one generator each."""
-        return _assign(self.u(blank_BL, grid.steps, generators), blank_BL, grid, schedule)
+        u_BL = self.u(blank_BL, grid.steps, generators)
+        return _assign(u_BL, blank_BL, grid, schedule, cells_of(self.plan, grid.steps))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+def _as_if_together(blank_BL: Tensor) -> Tensor:
+    """The place of each blank if all moved up to the first: its own where no given word stands between."""
+    first_B1 = blank_BL.int().argmax(1, keepdim=True)
+    return (first_B1 + blank_BL.cumsum(1) - 1).clamp(min=0)
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,9 @@ class LeftToRight:
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
         return _assign(self.u(blank_BL, grid.steps, generators), blank_BL, grid, schedule)
 
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name}
+
 
 @dataclass(frozen=True)
 class Confidence:
@@ -98,8 +119,9 @@ class Confidence:
     def __post_init__(self) -> None:
         if self.score not in ("probability", "entropy"):
             raise unknown("confidence score", self.score, ("probability", "entropy"))
-        if self.threshold is not None and not 0 < self.threshold <= (1 if self.score == "probability" else torch.inf):
-            what = "a probability above 0" if self.score == "probability" else "an entropy in nats above 0"
+        is_probability = self.score == "probability"
+        if self.threshold is not None and not 0 < self.threshold <= (1 if is_probability else sys.float_info.max):
+            what = "a probability above 0" if is_probability else "a finite entropy in nats above 0"
             raise UserError(f"a threshold on {self.score} must be {what}, not {self.threshold}")
 
     @property
@@ -123,12 +145,15 @@ class Confidence:
         assert self.threshold is not None
         return surety >= (self.threshold if self.score == "probability" else -self.threshold)
 
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, **vars(self)}
+
 
 @dataclass(frozen=True)
 class Blocks:
     """Semi-autoregressive: blocks of `size` positions from left to right, an inner plan within each.
 
-    The steps are dealt out to the blocks evenly, at least one each.
+    The steps are dealt out to the blocks by their blanks (`deal_steps`).
     """
 
     size: int = 32
@@ -147,19 +172,49 @@ class Blocks:
         return self.inner.adaptive
 
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
-        L = blank_BL.shape[1]
         if grid.name not in ("uniform", "rank", "cosine"):
             raise UserError(f"blocks take the grids uniform, rank or cosine within a block, not {grid.name!r}")
+        block_L, blanks_BC = self.blanks(blank_BL)
+        step_BL, steps = torch.full(blank_BL.shape, -1), 0
+        kinds, kind_B = blanks_BC.unique(dim=0, return_inverse=True)  # rows that are dealt alike go together
+        for kind, blanks_C in enumerate(kinds.tolist()):
+            rows = (kind_B == kind).nonzero()[:, 0]
+            own, done = [generators[row] for row in rows.tolist()], 0
+            for block, share in enumerate(deal_steps(blanks_C, grid.steps)):
+                if not share:
+                    continue
+                inside_RL = blank_BL[rows] & (block_L == block)
+                inner = self.inner.assign(inside_RL, make_grid(grid.name, share), schedule, own)
+                step_BL[rows] = torch.where(inside_RL, inner.step_BL + done, step_BL[rows])
+                done += inner.steps
+            steps = max(steps, done)
+        return Assignment(step_BL, block_L.expand_as(step_BL), steps)
+
+    def blanks(self, blank_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """The block of every position, and how many blanks each block has: (L,) and (B, C)."""
+        B, L = blank_BL.shape
         block_L = torch.arange(L) // self.size
-        count = int(block_L[-1]) + 1
-        step_BL, done = torch.full(blank_BL.shape, -1), 0
-        for block in range(count):
-            share = max(1, grid.steps // count + (block < grid.steps % count))
-            inside_BL = blank_BL & (block_L == block)
-            inner = self.inner.assign(inside_BL, make_grid(grid.name, share), schedule, generators)
-            step_BL = torch.where(inside_BL, inner.step_BL + done, step_BL)
-            done += inner.steps
-        return Assignment(step_BL, block_L.expand_as(step_BL), done)
+        none_BC = torch.zeros(B, int(block_L[-1]) + 1, dtype=torch.int64)
+        return block_L, none_BC.index_add_(1, block_L, blank_BL.long())
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": "blocks", "size": self.size, "inner": self.inner.to_json()}
+
+
+def deal_steps(blanks: Sequence[int], steps: int) -> list[int]:
+    """The steps of each block: one where there is a blank, each further one where the most blanks wait for a step.
+
+    So they add up to `steps`, or to the blanks if these are fewer, and a block never has more steps than blanks: with
+    as many steps as blanks each is revealed by itself. Fewer steps than blocks to fill cannot be dealt: then one each.
+    """
+    dealt = [int(count > 0) for count in blanks]
+    waiting = [(-float(count), block) for block, count in enumerate(blanks) if count]
+    heapify(waiting)
+    for _ in range(min(steps, sum(blanks)) - sum(dealt)):
+        block = waiting[0][1]
+        dealt[block] += 1
+        heapreplace(waiting, (-blanks[block] / dealt[block], block))
+    return dealt
 
 
 RevealPlan = Locked | LeftToRight | Confidence | Blocks

@@ -25,7 +25,7 @@ from unmask.models.denoiser import Denoiser
 from unmask.parallel.ranks import Ranks, joined
 from unmask.process.schedule import Schedule
 from unmask.sampling import categorical
-from unmask.sampling.ancestral import ancestral
+from unmask.sampling.ancestral import ancestral, masked_shares
 from unmask.sampling.body import Body, Precision, prepare, usual_batch
 from unmask.sampling.categorical import Law
 from unmask.sampling.grids import Grid, make_grid
@@ -205,7 +205,7 @@ class _Run:
             return
         assigned = self.plan.assign(blank_BL, self.grid, self.schedule, generators)
         if self.plan.adaptive:
-            yield from adaptive_moves(assigned, state, mask_id, self._chooser.threshold is not None)
+            yield from adaptive_moves(assigned, state, mask_id, self.by_threshold)
         else:
             yield from locked_moves(assigned, self.body.device)
 
@@ -214,6 +214,11 @@ class _Run:
         plan = self.plan.inner if isinstance(self.plan, Blocks) else self.plan
         assert isinstance(plan, Confidence)
         return plan
+
+    @property
+    def by_threshold(self) -> bool:
+        """Whether the model's sureness sets the number of steps, so that neither `steps` nor the grid was used."""
+        return self.plan.adaptive and self._chooser.threshold is not None
 
     def _reveal(self, state: State, move: Move) -> str:
         """One forward of the rows that reveal something, then the draw; returns the dtype it was really done in."""
@@ -260,8 +265,8 @@ class _Run:
 
         nothing_BL = torch.zeros(state.nfe_B.shape[0], 1, dtype=torch.bool)
         walk = ancestral(
-            self.body, state.z_BL, self.grid.times, mask_id=self.model.mask_id, temperature=self.law.temperature,
-            dtype=torch.float32, noise=noise,
+            self.body, state.z_BL, masked_shares(self.grid.times, self.schedule), mask_id=self.model.mask_id,
+            temperature=self.law.temperature, dtype=torch.float32, noise=noise,
         )  # fmt: skip
         for step, z_BL in enumerate(walk):
             state.z_BL, state.nfe_B = z_BL, state.nfe_B + 1
@@ -294,8 +299,9 @@ def _record(rows: list[_Row], nfe_n: Tensor, forwards: int, run: _Run, checkpoin
         run.body.device,
         model=checkpoint.provenance,
         reveal=run.plan.name,
-        grid=run.grid.to_json(),
-        steps=run.grid.steps,
+        plan=run.plan.to_json(),
+        grid=None if run.by_threshold else run.grid.to_json(),
+        steps=None if run.by_threshold else run.grid.steps,
         nfe=float(nfe_n.double().mean()),
         forwards=forwards,  # of batches, over all processes
         remask=None if remask is None else vars(remask),

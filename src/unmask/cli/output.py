@@ -1,0 +1,44 @@
+"""What a verb needs to know about its output before and after the work: may the file be written, can stdout take it.
+
+Refuses to know what is written.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from unmask.base.errors import UserError, from_os_error
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse a file that cannot be written before any work is done; leaves nothing behind, no folder either."""
+    if path is None:
+        return
+    try:
+        if path.is_dir():
+            raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
+        if path.exists() and not path.is_file():  # files are renamed into place: /dev/null would be replaced
+            raise UserError(f"cannot write {path}: it is a device or a pipe, not a file; name a file")
+        nearest = next(folder for folder in path.absolute().parents if folder.exists())
+        with TemporaryFile(dir=nearest):  # the only sure sign: permissions do not tell of a read-only or full disk
+            pass
+    except OSError as error:
+        error.filename = str(path)
+        raise from_os_error(error, "write") from error
+
+
+def let_stdout_take_any_text() -> None:
+    """A model may write any character, and a text is not to be lost for one that stdout's encoding does not have.
+
+    A file or a pipe gets UTF-8, whatever the locale says: as --out writes it, as JSON is, the same on every machine. A
+    terminal could not show another encoding than its own: there a ? stands for what it lacks.
+    """
+    if not isinstance(sys.stdout, io.TextIOWrapper):  # a stream of the caller's making
+        return
+    if sys.stdout.isatty():
+        sys.stdout.reconfigure(errors="replace")
+    else:
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
