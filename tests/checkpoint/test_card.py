@@ -103,7 +103,7 @@ def test_a_student_names_its_teacher_and_a_causal_model_its_use(checkpoint, rand
     assert "| distilled | from pike by mcd |" in card
     assert "| rounds | 3 of 1,000 steps, the last with delta 0.125 and tau 0.9 |" in card
     card = (tmp_path / "b-out" / "README.md").read_text()
-    assert "--judge b-out" in card
+    assert "unmask evaluate --models teacher=MODEL --judge b-out --data CORPUS\n" in card, "not text it may have read"
     assert "unmask sample --model" not in card
 
 

@@ -175,6 +175,12 @@ def test_bounds_alone_are_a_table_and_a_report(place, capsys) -> None:
         ([*MODELS, "--only_bounds"], "--data"),
         ([*MODELS, "--judge", "judge", "--data", "text.txt", "--mauve"], "2048"),
         ([*MODELS, "--protocol", "mdml"], "did you mean 'mdlm'"),
+        ([*MODELS, "--data", "text.txt", "--only_bounds", "--batch", "-1"], "batch must be at least 1, not -1"),
+        (
+            [*MODELS, "--data", "text.txt", "--split", "validation"],
+            "text.txt is plain text and has no validation split",
+        ),
+        ([*MODELS, "parrot=student"], "'parrot' is the name of a control"),
         ([], "--models must be given"),
     ],
 )
@@ -186,7 +192,38 @@ def test_a_mistake_is_one_line_and_exit_2(place, capsys, words: list[str], messa
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"format": "unmask results", "version": 1}'])
+def test_names_that_look_like_markup_are_printed_as_they_are(place, capsys) -> None:
+    names = ["a[/x]=student", "student[raw]=student"]
+    assert main(["evaluate", *MODELS, *names, *SMALL, "--out", "odd"]) == 0
+    said = capsys.readouterr().out
+    assert "a[/x] / golden" in said
+    assert "student[raw] / golden" in said
+    bounds = ["--models", "teacher[raw]=teacher", "--plans", "iid", "iid@cosine", "--steps", "2", "--only_bounds"]
+    assert main(["evaluate", *bounds, "--data", "text.txt", "--n", "4", "--device", "cpu", "--out", "odd-bounds"]) == 0
+    assert capsys.readouterr().out.count("teacher[raw] / iid@cosine") == 2
+
+
+def test_report_refuses_runs_on_different_text(place, evaluated: Path, capsys) -> None:
+    """Another file under the same name: the string says the same, what was read does not."""
+    said = (place / "text.txt").read_text()
+    (place / "text.txt").write_text(said[::-1])
+    few = ["--models", "teacher=teacher", *SMALL, "--judge", "judge", "--data", "text.txt", "--out", "reversed"]
+    assert main(["evaluate", *few]) == 0
+    (place / "text.txt").write_text(said)
+    capsys.readouterr()
+    assert main(["report", "out", "reversed", "--out", "x"]) == 2
+    error = capsys.readouterr().err
+    assert "different held-out text (text.txt, all of it)" in error
+    assert error.count("\n") == 1
+    assert main(["evaluate", *few[:-3], f"{place}/./text.txt", "--out", "spelled"]) == 0
+    assert main(["report", "out", "spelled", "--out", "y"]) == 0
+
+
+DAMAGED = {"format": "unmask results", "version": 1, "models": {}, "cells": [], "likelihood": [], "judge": None,
+           "notes": [], "analysis": {}, "provenance": {}, "settings": {}}  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": "unmask results", "version": 1}', json.dumps(DAMAGED)])
 def test_a_damaged_results_file_is_one_line(place, capsys, content: str) -> None:
     (place / "bad.json").write_text(content)
     assert main(["report", "bad.json"]) == 2

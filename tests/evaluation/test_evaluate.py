@@ -16,7 +16,8 @@ from unmask.base.streams import seed_of, stream
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.evaluation import workshop
 from unmask.evaluation.causal import Cached, sample_causal
-from unmask.evaluation.evaluate import PARROT, REAL, evaluate
+from unmask.evaluation.entries import PARROT, REAL
+from unmask.evaluation.evaluate import evaluate
 from unmask.evaluation.results import Results, merge, read_results, write_results
 from unmask.evaluation.score import Score
 from unmask.models.denoiser import log_probs
@@ -203,7 +204,7 @@ def test_mauve_compares_drawn_with_real_features(scene, monkeypatch) -> None:
         return Score(0.5, len(drawn_ND), 0.4, 0.6, 0.05, "MAUVE")
 
     monkeypatch.setattr("unmask.evaluation.measure.mauve", mauve)
-    monkeypatch.setattr("unmask.evaluation.evaluate.LEAST", 4)
+    monkeypatch.setattr("unmask.evaluation.checks.LEAST", 4)
     judge = network(tokenizer, 3, causal=True)
     options = {**OPTIONS, "plans": ["golden"], "n": 4}
     results = evaluate({"teacher": models["teacher"]}, [4], judge=judge, data=data, mauve=True, **options)
@@ -312,15 +313,72 @@ def test_a_damaged_results_file_is_one_line(tmp_path, content: str, message: str
         ({"only_bounds": True, "data": "sample", "judge": "smollm2"}, "leave --judge"),
         ({"plans": ["iid@mdlm"], "data": "sample"}, "iid@mdlm fills its last positions by argmax"),
         ({"models": {}}, "no model"),
+        ({"models": {"parrot": "no-such-folder"}}, "'parrot' is the name of a control"),
+        ({"models": {"real text": "no-such-folder"}}, "'real text' is the name of a control"),
+        ({"batch": 0}, "batch must be at least 1, not 0"),
+        ({"batch": -1, "only_bounds": True, "data": "sample"}, "batch must be at least 1, not -1"),
+        ({"control_steps": [0]}, "control_steps must be whole numbers from 1 on"),
+        ({"plans": ["golden", "blocks@mdlm"]}, "blocks take the grids"),
+        ({"split": "test"}, "no held-out text to take the test split of"),
+        ({"plans": ["golden@{grid}"]}, r"no grid of 8 steps.*--control_steps 4"),
         ({"judge": "no-such-folder/judge"}, "smollm2"),
         ({"data": "no-such-folder"}, "no-such-folder"),
     ],
 )
-def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: str) -> None:
+def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: str, tmp_path, monkeypatch) -> None:
     models, _, _ = scene
+    times = {"name": "fitted", "by": "rank", "times": [1.0, 0.7, 0.4, 0.2, 0.0]}
+    (tmp_path / "grid.json").write_text(json.dumps({"grid": times, "plan": "golden"}))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("work was begun")
+
+    for name in ("sample", "sample_causal", "nelbo", "elbo"):
+        monkeypatch.setattr(workshop, name, refuse)
     options = {"models": models, "steps": [4], "device": "cpu", **changes}
-    with pytest.raises(UserError, match=message):
+    if "plans" in options:
+        options["plans"] = [plan.format(grid=tmp_path / "grid.json") for plan in options["plans"]]
+    with pytest.raises(UserError, match=message) as raised:
         evaluate(**options)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_judge_that_cannot_read_the_texts_is_refused_before_they_are_drawn(scene, monkeypatch, letters, hand_made):
+    models, _, tokenizer = scene
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("drawn")
+
+    monkeypatch.setattr(workshop, "sample", refuse)
+    teacher = {"teacher": models["teacher"]}
+    with pytest.raises(UserError, match="'sdtt' hands raw token ids"):
+        evaluate(teacher, [4], judge=hand_made(letters(SIZE - 1))[0], protocol="sdtt", device="cpu")
+    with pytest.raises(UserError, match="no end-of-document token"):
+        evaluate(teacher, [4], judge=hand_made(tokenizer, eos=False)[0], protocol="sdtt", device="cpu")
+
+
+def test_a_law_without_likelihood_is_drawn_where_none_is_asked_for(scene) -> None:
+    models, data, _ = scene
+    options = {**OPTIONS, "plans": ["iid@mdlm"], "temperatures": [1.0], "n": 4}
+    results = evaluate({"teacher": models["teacher"]}, [4], data=data, bounds=False, **options)
+    assert [cell.plan for cell in results.where(model="teacher")] == ["iid@mdlm"]
+
+
+def test_the_split_that_was_read_is_recorded(scene) -> None:
+    models, data, _ = scene
+    few = {**OPTIONS, "plans": ["golden"], "n": 3}
+    alone = evaluate({"teacher": models["teacher"]}, [4], data=data, only_bounds=True, **few)
+    assert alone.settings["split"] is None
+    with pytest.raises(UserError, match="no validation split"):
+        evaluate({"teacher": models["teacher"]}, [4], data=data, split="validation", only_bounds=True, **few)
+
+
+def test_too_little_held_out_text_is_said(scene) -> None:
+    models, data, _ = scene
+    options = {**OPTIONS, "plans": ["golden"], "n": 100}
+    alone = evaluate({"teacher": models["teacher"]}, [4], data=data, only_bounds=True, **options)
+    assert len(alone.bounds[0].ratio) == 96
+    assert any("96 blocks of 32 tokens, and n = 100 asks for 100: NELBO is over 96" in note for note in alone.notes)
 
 
 # --- the causal control -----------------------------------------------------------------------------------------------

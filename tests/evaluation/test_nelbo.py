@@ -119,5 +119,10 @@ def test_mistakes_are_one_line(source, texts, letters):
         nelbo(source, texts, 4, law=Law(top_k=1))
     with pytest.raises(UserError, match="length 6"):
         nelbo(source, dataclasses.replace(texts, tokens_TL=texts.tokens_TL.repeat(1, 2)))
+    for batch in (0, -1):
+        with pytest.raises(UserError, match=f"at least 1, not {batch}"):
+            nelbo(source, texts, 2, batch=batch)
+        with pytest.raises(UserError, match=f"at least 1, not {batch}"):
+            elbo(source, texts, batch=batch)
     with pytest.raises(UserError, match="different lengths"):
         nelbo(source, Texts(torch.tensor([[0, 1], [0, -1]]), texts.tokenizer))

@@ -8,6 +8,7 @@ import torch
 
 from unmask.base.errors import UserError
 from unmask.checkpoint.io import Checkpoint
+from unmask.data.prepare import Settings, prepare
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.texts import Texts, held_out, of_samples, parrot
 from unmask.models.oracle import Enumerated, sticky
@@ -54,6 +55,30 @@ def test_a_prepared_corpus_gives_its_held_out_split(write_corpus, letters, tmp_p
     assert texts.tokens_TL.tolist() == [[0, 1, 2, 3, 4, 5, 0, 1], [4, 5, 0, 1, 2, 3, 4, 5]]
     with pytest.raises(UserError, match="wrong tokenizer"):
         held_out(folder, letters(9), 8)
+
+
+def test_the_sample_is_what_preparing_it_holds_out(tmp_path):
+    """The other books are for training, and would make a model look better than it is."""
+    prepare(["sample"], tmp_path / "corpus", Settings(tokenizer="pocket"), show=False)
+    tokenizer = Tokenizer.load("pocket")
+    for split in ("validation", "test"):
+        mine, theirs = (held_out(data, tokenizer, 256, split=split) for data in ("sample", tmp_path / "corpus"))
+        assert torch.equal(mine.tokens_TL, theirs.tokens_TL)
+        assert mine.record["split"] == split
+    usual = held_out("sample", tokenizer, 256, count=128)
+    assert usual.record["split"] == "validation"
+    assert len(usual) == 128, "what `unmask evaluate` asks for by itself"
+    assert "A cloud was on the mind of men" in usual.strings[0]
+    with pytest.raises(UserError, match=r"unknown split 'tset'.*'test'"):
+        held_out("sample", tokenizer, 256, split="tset")
+
+
+def test_plain_text_has_no_splits(gpt2, tmp_path):
+    path = tmp_path / "any.txt"
+    path.write_text(PROSE * 40)
+    assert held_out(path, gpt2, 32).record["split"] is None
+    with pytest.raises(UserError, match="no validation split: leave --split out"):
+        held_out(path, gpt2, 32, split="validation")
 
 
 def test_samples_bring_their_log_q_and_record(letters):

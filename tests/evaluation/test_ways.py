@@ -11,7 +11,7 @@ import torch
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
-from unmask.evaluation.ways import make_ways
+from unmask.evaluation.ways import fitted_for_others, make_ways
 from unmask.models.dit import DiT
 from unmask.sampling.fit_grid import fit_grid
 from unmask.sampling.grids import make_grid
@@ -57,12 +57,32 @@ def test_a_fitted_grid_serves_every_number_of_steps_up_to_its_own(fitted, tmp_pa
         ("golden@{folder}/bad.json", "is not a grid"),
         ("golden@{file}", "no grid of 8 steps"),
         ("stride@{folder}/stride.json", "no grid of 2 steps"),
+        ("blocks@{file}", r"the plan blocks@.*blocks take the grids uniform, rank or cosine"),
+        ("blocks@mdlm", "blocks take the grids"),
+        ("golden@{folder}/nameless.json", "nameless.json is damaged.*fit-grid"),
+        ("golden@{folder}/listless.json", "listless.json is damaged"),
+        ("golden@{folder}/rising.json", "rising.json is damaged"),
+        ("golden@{folder}/longer.json", "longer.json is damaged"),
     ],
 )
 def test_what_is_no_plan_or_grid_is_one_line(fitted, tmp_path, plan: str, message: str) -> None:
     found, path = fitted
     (tmp_path / "bad.json").write_text("{}")
     (tmp_path / "stride.json").write_text(json.dumps({**found.to_json(), "plan": "stride"}))
+    shorter = {
+        "nameless": [{"times": [1.0, 0.5, 0.0]}], "listless": 3, "rising": [{"steps": 2, "times": [0.1, 0.9]}],
+        "longer": [{"steps": 2, "times": [1.0, 0.6, 0.3, 0.0]}],
+    }  # fmt: skip
+    for name, half in shorter.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({**found.to_json(), "fitting_half": half}))
+    asked = [4, 8] if plan in ("golden@{file}", "golden@nowhere.json") else [4, 2]
     with pytest.raises(UserError, match=message) as raised:
-        make_ways([plan.format(folder=tmp_path, file=path)], [4, 2] if "stride" in plan else [4, 8])
+        make_ways([plan.format(folder=tmp_path, file=path)], asked)
     assert "\n" not in str(raised.value)
+
+
+def test_a_grid_that_was_fitted_for_another_plan_is_taken_and_said(fitted) -> None:
+    _, path = fitted
+    ways = make_ways([f"golden@{path}", f"stride@{path}", "iid@cosine"], [4])
+    (said,) = fitted_for_others(ways, 4)
+    assert f"stride@{path} was fitted for the plan golden" in said

@@ -86,7 +86,8 @@ def model_card(
 
 def _command(name: str, causal: bool) -> str:
     if causal:
-        return f"unmask evaluate --models teacher=MODEL --judge {name} --data sample"
+        # no bundled text is named: nobody here knows what the model has read, and held-out text must be new to it
+        return f"unmask evaluate --models teacher=MODEL --judge {name} --data CORPUS"
     return f"unmask sample --model {name} --steps 16 --watch"
 
 

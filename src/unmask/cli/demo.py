@@ -36,7 +36,7 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
     _title("5. The report: both at equal steps and equal entropy")
     models = (f"teacher={teacher}", f"student={student}")
     cells = ("--plans", "golden", "--steps", STEPS, "--temperatures", "1.0", "0.9", "0.8", "--control_steps", "4", "16")
-    text = ("--n", "32", "--judge", judge, "--data", corpus)
+    text = ("--n", "32", "--judge", judge, "--data", corpus, "--split", "test")  # a book that no bundled model has read
     _command("evaluate", "--models", *models, *cells, *text, "--out", report)
     _title("Done")
     _say(f"Try: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3")

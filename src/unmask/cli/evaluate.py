@@ -26,7 +26,7 @@ def evaluate(
     judge_dtype: Literal["fp32", "bf16"] = "fp32",
     protocol: Literal["mdlm", "sdtt", "sedd", "bd3lm"] = "mdlm",
     data: str | None = None,
-    split: Literal["validation", "test"] = "validation",
+    split: Literal["validation", "test"] | None = None,
     wrap: bool = False,
     control_steps: list[int] | None = None,
     bracket: bool = True,
@@ -58,8 +58,9 @@ def evaluate(
             there are NELBO, entropy and diversity only
         judge_dtype: of the judge's matrices; bf16 is faster on a GPU, and its Gen PPL another number
         protocol: of Gen PPL
-        data: held-out real text: a folder made by `unmask prepare`, a text file, or `sample`
-        split: which held-out part of a prepared folder
+        data: held-out real text: a folder made by `unmask prepare`, a text file, or `sample`, which is what
+            `unmask prepare sample` holds out
+        split: which held-out part of a prepared folder or the sample (default: validation); a text file has none
         wrap: held-out texts as MDLM makes them: BOS, length - 2 tokens, EOS
         control_steps: further numbers of steps of the teacher (default: doublings from 4 to one a token)
         bracket: draw further temperatures until the teacher's entropies enclose every student's; without, only what is
@@ -140,14 +141,15 @@ def show(results: Results, out: Path, as_json: bool) -> None:
 
 
 def _rich(grid: Grid) -> Table:
-    """A table of the report for a terminal."""
+    """A table of the report for a terminal. Names of models and plans may look like rich's markup, and are not."""
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=grid.title, title_justify="left")
+    table = Table(title=escape(grid.title), title_justify="left")
     for i, name in enumerate(grid.head):
-        table.add_column(name, justify="right" if i else "left")
+        table.add_column(escape(name), justify="right" if i else "left")
     for row in grid.rows:
-        table.add_row(*(cell.replace("\n", " / ") for cell in row))
+        table.add_row(*(escape(cell.replace("\n", " / ")) for cell in row))
     return table
 
 
@@ -185,7 +187,7 @@ class _Bar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # it names models
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def report(results: list[Path], /, *, out: Path = Path("report"), json: bool = False) -> None:
-    """Merge results.json files into one report. The runs must share judge and protocol.
+    """Merge results.json files into one report. The runs must share judge, protocol and held-out text.
 
     Args:
         results: results.json files, or folders that hold one

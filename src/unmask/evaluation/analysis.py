@@ -163,7 +163,7 @@ def likelihood_differences(results: Results, teacher: str | None, seed: int, dra
     for name in contenders(results):
         for (model, plan, steps), bound in by_key.items():
             other = by_key.get((teacher or "", plan, steps))
-            if model != name or other is None or len(other.ratio) != len(bound.ratio):
+            if model != name or other is None or not bound.pairs_with(other):
                 continue
             found.append({"model": model, "plan": plan, "steps": steps, **_less(bound, other, seed, draws)})
     return found
@@ -175,7 +175,7 @@ def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
     found = []
     for (model, plan, steps), bound in by_key.items():
         other = by_key.get((model, results.plans[0], steps))
-        if other is not None and other is not bound and len(other.ratio) == len(bound.ratio):
+        if other is not None and other is not bound and bound.pairs_with(other):
             about: Json = {"model": model, "plan": plan, "to": other.plan, "steps": steps}
             found.append({**about, **_less(bound, other, seed, draws)})
     return found
@@ -190,7 +190,7 @@ def _less(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
 def wall_clock(results: Results, plan: str | None) -> list[Json]:
     """Each causal model against each student on the best plan, where the student takes as long to write a text."""
     found = []
-    for ar in (cell for name in results.named("ar") for cell in results.where(model=name)):
+    for ar in (cell for name in results.named("ar") for cell in results.where(model=name) if cell.seconds):
         for name in contenders(results):
             cells = results.where(model=name, plan=plan, temperature=results.temperature)
             pair: Json = {
@@ -210,7 +210,9 @@ def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
     """PPL and entropy read off linearly in log seconds between two cells; beyond them only a word."""
     order = sorted((cell for cell in cells if cell.seconds), key=lambda cell: (cell.seconds or 0) / cell.n)
     times = [(cell.seconds or 0) / cell.n for cell in order]
-    if not order or seconds < times[0]:
+    if not order:
+        return {"found": "no student cell was timed", "ppl": None, "entropy": None, "nfe": None}
+    if seconds < times[0]:
         return {"found": "every student cell took longer", "ppl": None, "entropy": None, "nfe": None}
     if seconds > times[-1]:
         return {"found": "the student was done before", **_of(order[-1])}

@@ -80,6 +80,8 @@ def sample_causal(
         raise UserError("this model is not causal: draw from it with `unmask sample`")
     if tokenizer is None:
         raise UserError("this model has no tokenizer, so that it has no token to start a text from")
+    if batch is not None and batch < 1:
+        raise UserError(f"batch must be at least 1, not {batch}")
     with joined(device) as ranks:
         half = ranks.device.type == "cuda"
         network = copy.deepcopy(model).to(ranks.device, torch.bfloat16 if half else torch.float32).eval()

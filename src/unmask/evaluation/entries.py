@@ -13,9 +13,11 @@ from typing import Any
 
 from unmask.base.errors import UserError
 from unmask.checkpoint.io import Checkpoint, load
-from unmask.evaluation.identity import weights_hash
+from unmask.evaluation.identity import identity_of, weights_hash
 
 TEACHER = "teacher"
+REAL, PARROT = "real text", "parrot"
+GIVEN = {REAL: "real", PARROT: "parrot"}  # cells nobody drew, and their roles
 Source = Checkpoint | str | Path
 
 
@@ -31,14 +33,22 @@ class Entry:
     def sha256(self) -> str | None:
         return weights_hash(self.checkpoint.model)
 
+    @cached_property
+    def identity(self) -> str:
+        return identity_of(self.checkpoint)
+
     def about(self) -> dict[str, Any]:
-        return {"role": self.role, "sha256": self.sha256, "provenance": dict(self.checkpoint.provenance)}
+        names = {"sha256": self.sha256, "identity": self.identity}
+        return {"role": self.role, **names, "provenance": dict(self.checkpoint.provenance)}
 
 
 def gather(models: Mapping[str, Source]) -> tuple[list[Entry], list[str]]:
     """Entries, the teacher first, and what a reader should know about them."""
     if not models:
         raise UserError("there is no model to evaluate: give NAME=CHECKPOINT, such as teacher=pocket")
+    for name in GIVEN:
+        if name in models:
+            raise UserError(f"{name!r} is the name of a control that every evaluation has: call the model otherwise")
     loaded = {name: load(source) if isinstance(source, (str, Path)) else source for name, source in models.items()}
     entries = [Entry(name, _role(name, checkpoint), checkpoint) for name, checkpoint in loaded.items()]
     notes = []

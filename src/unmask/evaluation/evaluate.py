@@ -11,27 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base import provenance
-from unmask.base.errors import UserError, unknown
+from unmask.base.errors import UserError
+from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.analysis import analyse
 from unmask.evaluation.cache import Store
-from unmask.evaluation.entries import Entry, Source, gather
-from unmask.evaluation.gen_ppl import PROTOCOLS
+from unmask.evaluation.checks import Wishes, check_control, check_judge, check_mauve
+from unmask.evaluation.entries import GIVEN, PARROT, REAL, Source, gather
 from unmask.evaluation.judges import Dtype, Judge, load_judge
-from unmask.evaluation.mauve import LEAST
 from unmask.evaluation.measure import Measure, RealText, halves
 from unmask.evaluation.results import Cell, Json, Results, write_results
 from unmask.evaluation.texts import Texts, held_out, parrot, real_text
 from unmask.evaluation.walk import Walk
-from unmask.evaluation.ways import Way, make_ways
+from unmask.evaluation.ways import fitted_for_others, make_ways
 from unmask.evaluation.workshop import Workshop
 from unmask.parallel.ranks import joined
 from unmask.sampling.body import Precision
-from unmask.sampling.categorical import Law
 
 TEMPERATURES = (1.0, 0.9, 0.8, 0.7)
 PASSAGES = 16  # of the parrot
-REAL, PARROT = "real text", "parrot"
-GIVEN = {REAL: "real", PARROT: "parrot"}  # cells nobody drew, and their roles
 NO_JUDGE = "No judge was given: NELBO, entropy and diversity only; no Gen PPL, no path gap, no speed-up."
 ONLY_BOUNDS = "Only bounds were asked for: nothing was drawn, so there is nothing to judge or compare by entropy."
 Progress = Callable[[str, int, int], None]  # what is being done, cells done, of how many so far
@@ -48,7 +45,7 @@ def evaluate(
     judge_dtype: Dtype = "fp32",
     protocol: str = "mdlm",
     data: str | Path | None = None,
-    split: str = "validation",
+    split: str | None = None,
     wrap: bool = False,
     control_steps: Sequence[int] | None = None,
     bracket: bool = True,
@@ -77,8 +74,8 @@ def evaluate(
         judge: a causal judge (see load_judge); None: NELBO, entropy and diversity only
         judge_dtype: of the judge's matrices; bf16 is for GPUs, and its Gen PPL another number
         protocol: of Gen PPL
-        data: held-out real text: a prepared folder, a text file, or "sample"
-        split: of a prepared folder
+        data: held-out real text: a prepared folder, a text file, or "sample" (what `unmask prepare sample` holds out)
+        split: of a prepared folder or the sample (default: validation); plain text has none
         wrap: held-out blocks as MDLM makes them
         control_steps: more steps of the teacher (default: doublings from 4 to one a token)
         bracket: draw further temperatures until the teacher's entropies enclose every student's; without, only what is
@@ -95,17 +92,20 @@ def evaluate(
         cells: the folder of finished cells, which several evaluations may share (default: `cells` in `out`)
         progress: told what is being done
     """
-    _check(steps, plans, temperatures, n, protocol)
-    if only_bounds and not bounds:
-        raise UserError("bounds alone and no bounds leave nothing to do: take one of the two")
-    if only_bounds and (judge is not None or mauve or data is None):
-        raise UserError("bounds alone need held-out text (--data) and nobody to judge: leave --judge and --mauve out")
+    Wishes(
+        steps=steps, control_steps=control_steps, plans=plans, temperatures=temperatures, n=n, batch=batch,
+        judge=judge, protocol=protocol, data=data, split=split, mauve=mauve, bounds=bounds, only_bounds=only_bounds,
+    ).check()  # fmt: skip
     with joined(device) as ranks:
         entries, notes = gather(models)
-        length = entries[0].checkpoint.model.length
+        length, tokenizer = entries[0].checkpoint.model.length, entries[0].checkpoint.tokenizer
+        assert tokenizer is not None, "gather refuses a model without one"
         control = _doublings(length) if control_steps is None else set(control_steps)
+        ways = make_ways(plans, steps)
         compared = any(entry.role in ("student", "elbo") for entry in entries)
-        ways = make_ways(plans, [*steps, *control] if compared and not only_bounds else steps)
+        if compared and any(entry.role == "teacher" for entry in entries) and not only_bounds:
+            check_control(ways, steps, control)
+        notes += fitted_for_others(ways, steps[0])
         settings: dict[str, Any] = {
             "steps": sorted(set(steps)), "plans": [way.name for way in ways],
             "temperatures": sorted(set(temperatures), reverse=True), "n": n, "protocol": protocol,
@@ -113,11 +113,14 @@ def evaluate(
             "data": None if data is None else str(data), "split": split, "wrap": wrap, "mauve": mauve,
             "bracket": bracket, "precision": precision, "compile": compile,
         }  # fmt: skip
-        held = _held_out(entries[0], ways, settings, only_bounds, notes)
+        held = _held_out(tokenizer, settings, only_bounds, notes)
+        settings["split"] = held and held.record["split"]
         reader = None if judge is None else load_judge(judge, device=device, dtype=judge_dtype)
-        real = None if held is None or only_bounds else _real(held, n, seed, notes)
-        if mauve and (reader is None or real is None or min(n, len(real.pool)) < LEAST):
-            raise UserError(f"MAUVE needs a judge and {LEAST} texts on each side: give --judge, --data and --n {LEAST}")
+        if reader is not None:
+            check_judge(reader, tokenizer, protocol)
+        real = None if held is None or only_bounds else _real(held, n, seed)
+        if mauve:
+            check_mauve(real is not None, len(real.pool) if real else 0)
         notes += [ONLY_BOUNDS] if only_bounds else [NO_JUDGE] if reader is None else []
         shop = Workshop(
             Measure(reader, protocol, real, Store.open(), seed), ranks, _kept_in(out, cells), n, seed,
@@ -129,6 +132,7 @@ def evaluate(
             next(iter(given), None), bracket,
         )  # fmt: skip
         made = given if only_bounds else walk.cells() + given
+        notes += _untimed(made)
         texts = held if real is None else real.pool
         likelihood = shop.bounds(entries, ways, settings["steps"], texts) if bounds and texts is not None else []
         about = {entry.name: entry.about() for entry in entries}
@@ -139,21 +143,6 @@ def evaluate(
         if out is not None:
             ranks.on_first(lambda: write_results(results, Path(out) / "results.json"))
     return results
-
-
-def _check(steps: Sequence[int], plans: Sequence[str], temperatures: Sequence[float], n: int, protocol: str) -> None:
-    """What can be wrong is said before the first forward."""
-    if not steps or min(steps) < 1:
-        raise UserError(f"steps must be whole numbers from 1 on, not {list(steps)}")
-    if not plans or not temperatures:
-        raise UserError("give at least one plan and one temperature")
-    make_ways(plans, steps)
-    for temperature in temperatures:
-        Law(temperature)
-    if n < 2:
-        raise UserError(f"n must be at least 2, not {n}: an interval needs several texts")
-    if protocol not in PROTOCOLS:
-        raise unknown("protocol", protocol, PROTOCOLS)
 
 
 def _kept_in(out: str | Path | None, cells: str | Path | None) -> Path | None:
@@ -168,35 +157,42 @@ def _doublings(length: int) -> set[int]:
     return {2**k for k in range(2, length.bit_length())} | {length}
 
 
-def _held_out(entry: Entry, ways: Sequence[Way], settings: Json, only_bounds: bool, notes: list[str]) -> Texts | None:
+def _held_out(tokenizer: Tokenizer, settings: Json, only_bounds: bool, notes: list[str]) -> Texts | None:
     """Held-out blocks: twice n of them where there is a pool to compare with, of which every other one is scored."""
     data, n = settings["data"], settings["n"]
     if data is None:
         notes.append("No held-out text was given (--data): no NELBO, no coverage, no controls of real text.")
         return None
-    for way in ways:
-        if way.at(settings["steps"][0]).argmax_tail:
-            raise UserError(f"{way.name} fills its last positions by argmax and has no NELBO: take the grid uniform")
-    tokenizer = entry.checkpoint.tokenizer
-    assert tokenizer is not None
-    count = n if only_bounds else 2 * n
+    count, least = (n, 2) if only_bounds else (2 * n, 4)
     texts = held_out(data, tokenizer, settings["length"], count=count, split=settings["split"], wrap=settings["wrap"])
-    least = 2 if only_bounds else 4
+    blocks = f"{len(texts)} blocks of {settings['length']} tokens"
     if len(texts) < least:
-        raise UserError(
-            f"{data} has {len(texts)} blocks of {settings['length']} tokens, and comparing needs {least}: "
-            "give more text"
+        raise UserError(f"{data} has {blocks}, and comparing needs {least}: give more text")
+    if len(texts) < count:
+        what = (
+            f"NELBO is over {len(texts)}"
+            if only_bounds
+            else f"NELBO, real text and diversity are over {len(texts) // 2}"
         )
+        notes.append(f"The held-out text has {blocks}, and n = {n} asks for {count}: {what} texts.")
     return texts
 
 
-def _real(texts: Texts, n: int, seed: int, notes: list[str]) -> RealText:
+def _untimed(cells: Sequence[Cell]) -> list[str]:
+    """Cells that were found, not drawn, and whose seconds belong to something else than this run."""
+    drawn = [cell for cell in cells if cell.plan is not None]
+    lost = sum(cell.seconds is None for cell in drawn)
+    if not lost:
+        return []
+    return [
+        f"{lost} of {len(drawn)} cells were drawn earlier on another machine, or with other --compile, processes or "
+        "threads: no time is stated for them."
+    ]
+
+
+def _real(texts: Texts, n: int, seed: int) -> RealText:
     """Every other block for the pool, the others for what pools are held to."""
     pool = min(n, len(texts) // 2)
-    if pool < n:
-        notes.append(
-            f"The held-out text has {len(texts)} blocks, so that diversity compares {pool} texts on each side."
-        )
     facts = {name: texts.record[name] for name in ("source", "split", "wrap")}
 
     def part(first: int) -> Texts:

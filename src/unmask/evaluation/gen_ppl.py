@@ -26,6 +26,7 @@ from torch import Tensor
 
 from unmask.base import provenance
 from unmask.base.errors import UserError, unknown
+from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.cache import Store
 from unmask.evaluation.judges import Judge, vocabulary_hash
 from unmask.evaluation.reading import EosRule, Progress, Reading, judge_rows, retokenised, sums
@@ -103,7 +104,7 @@ def gen_ppl(
     chosen = PROTOCOLS[protocol]
     reading = chosen.reading(judge)
     if chosen.raw_ids:
-        _check_raw_ids(texts, judge, protocol)
+        check_raw_ids(texts.tokenizer, judge, protocol)
         rows: Sequence[Sequence[int]] = texts.rows
     else:
         rows = retokenised(texts, judge)
@@ -121,12 +122,12 @@ def gen_ppl(
     )  # fmt: skip
 
 
-def _check_raw_ids(texts: Texts, judge: Judge, protocol: str) -> None:
+def check_raw_ids(tokenizer: Tokenizer, judge: Judge, protocol: str) -> None:
     """Refuse to hand a judge ids that mean something else to it."""
-    if vocabulary_hash(texts.tokenizer) != judge.vocabulary:
+    if vocabulary_hash(tokenizer) != judge.vocabulary:
         raise UserError(
             f"the protocol {protocol!r} hands raw token ids to the judge, but {judge.name!r} has another "
-            f"tokenizer than {texts.tokenizer.name!r}: take a protocol that re-tokenises (mdlm, bd3lm)"
+            f"tokenizer than {tokenizer.name!r}: take a protocol that re-tokenises (mdlm, bd3lm)"
         )
 
 

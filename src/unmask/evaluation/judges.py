@@ -26,10 +26,10 @@ from unmask.base.files import fresh_folder, sha256_file, write_json
 from unmask.checkpoint.io import FORMAT, Checkpoint, load
 from unmask.checkpoint.locate import bundled
 from unmask.data.tokenizer import EOS, Tokenizer
-from unmask.evaluation.cache import cache_home
+from unmask.evaluation.cache import cache_home, key_of
 from unmask.evaluation.fetch import Progress, fetch
 from unmask.evaluation.hugging_face import need_transformers, pretrained
-from unmask.evaluation.identity import weights_hash
+from unmask.evaluation.identity import identity_of, weights_hash
 from unmask.models.denoiser import log_probs
 from unmask.models.dit import DiT
 from unmask.parallel.ranks import Ranks, joined
@@ -148,7 +148,7 @@ def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: str) ->
 
     return Judge(
         name=name,
-        id=f"{weights_hash(model)}:{dtype}:None",
+        id=f"{identity_of(checkpoint)}:{dtype}:None",
         kind="unmask",
         context=model.length,
         eos_id=tokenizer.eos_id,
@@ -203,8 +203,11 @@ def _transformers(source: str, name: str, device: torch.device, dtype: str) -> J
     model, tokenizer = pretrained(source, name, CAUSAL, _choices(name))
     config = model.config.get_text_config()
     commit = getattr(model.config, "_commit_hash", None)
-    weights = f"{source}@{commit}" if commit else weights_hash(model)
     known = tokenizer.get_vocab()
+    vocabulary, eos_id = vocabulary_hash(known), known.get(EOS, tokenizer.eos_token_id)
+    context = int(getattr(config, "max_position_embeddings", 1024))
+    # a commit of the hub names all the files; of a folder the weights alone do not say what is read and scored
+    which = f"{source}@{commit}" if commit else key_of(weights_hash(model), vocabulary, eos_id, context)
     bos_id = _must_begin_with(tokenizer, config.model_type)
     network = model.to(device, torch.bfloat16 if dtype == "bf16" else torch.float32).eval()
 
@@ -221,12 +224,12 @@ def _transformers(source: str, name: str, device: torch.device, dtype: str) -> J
 
     judge = Judge(
         name=name,
-        id=f"{weights}:{dtype}:{bos_id}",
+        id=f"{which}:{dtype}:{bos_id}",
         kind="transformers",
-        context=int(getattr(config, "max_position_embeddings", 1024)),
-        eos_id=known.get(EOS, tokenizer.eos_token_id),  # an instruct model's own EOS ends a turn, not a document
+        context=context,
+        eos_id=eos_id,  # an instruct model's own EOS ends a turn, not a document
         bos_id=bos_id,
-        vocabulary=vocabulary_hash(known),
+        vocabulary=vocabulary,
         states=int(config.vocab_size),
         device=device,
         dtype=dtype,

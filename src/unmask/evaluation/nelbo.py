@@ -84,7 +84,7 @@ def nelbo(
         progress: told texts done, of how many
     """
     plan, grid = make_reveal(reveal), make_grid(grid, steps)
-    _check(checkpoint, texts, causal=False)
+    _check(checkpoint, texts, batch, causal=False)
     if grid.argmax_tail:
         raise UserError(
             "the mdlm grid fills its last positions by argmax, which gives real text no likelihood: "
@@ -140,7 +140,7 @@ def elbo(
     `masks` masked views of each text are taken, k masked positions stratified over texts and views.
     """
     causal = bool(getattr(getattr(checkpoint.model, "config", None), "causal", False))
-    _check(checkpoint, texts, causal=causal)
+    _check(checkpoint, texts, batch, causal=causal)
     T, L = texts.tokens_TL.shape
     with joined(device) as ranks:
         if causal:
@@ -181,7 +181,9 @@ def _causal(model: Denoiser, ranks: Ranks) -> Denoiser:
     return copy.deepcopy(model).to(ranks.device, torch.float32).eval()
 
 
-def _check(checkpoint: Checkpoint, texts: Texts, *, causal: bool) -> None:
+def _check(checkpoint: Checkpoint, texts: Texts, batch: int | None, *, causal: bool) -> None:
+    if batch is not None and batch < 1:
+        raise UserError(f"batch must be at least 1, not {batch}")
     model, (_, L) = checkpoint.model, texts.tokens_TL.shape
     if not causal and getattr(getattr(model, "config", None), "causal", False):
         raise UserError("this is a causal model without a mask state: give a masked-diffusion model")

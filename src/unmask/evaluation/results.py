@@ -7,6 +7,7 @@ schema field by field. Refuses to know how texts were drawn and what a page look
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from unmask.base.files import read_json, write_text
 from unmask.evaluation.score import Ratio
 
 FORMAT, VERSION = "unmask results", 1
+NEEDED = ("steps", "plans", "temperatures", "n", "protocol", "seed", "length", "data")  # settings a report asks for
 ROLES = ("teacher", "student", "elbo", "ar", "real", "parrot")
 Json = dict[str, Any]
 
@@ -95,12 +97,22 @@ class Bound:
     ratio: Ratio  # nats per token, one entry a text: differences are paired
     record: Json = field(default_factory=dict)
 
+    def pairs_with(self, other: Bound) -> bool:
+        """Whether both are of the same texts, so that their difference may be taken text by text."""
+        return len(self.ratio) == len(other.ratio) and texts_of(self).get("sha256") == texts_of(other).get("sha256")
+
     def to_json(self) -> Json:
         return {**vars(self), "ratio": _ratio_json(self.ratio)}
 
     @classmethod
     def from_json(cls, said: Json) -> Bound:
         return cls(**{**said, "ratio": _ratio(said["ratio"])})
+
+
+def texts_of(entry: Cell | Bound) -> Json:
+    """What is recorded of the texts behind an entry: their hash, where they came from, what drew them."""
+    found: Json = entry.record.get("texts") or {}
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +127,10 @@ class Results:
     notes: list[str] = field(default_factory=list)
     analysis: Json = field(default_factory=dict)
     provenance: Json = field(default_factory=dict)
+
+    @property
+    def entries(self) -> list[Cell | Bound]:
+        return [*self.cells, *self.bounds]
 
     def named(self, role: str) -> list[str]:
         """Models of a role, in the order they were given."""
@@ -190,13 +206,28 @@ def read_results(path: Path | str) -> Results:
             "evaluate again, or install the release that wrote it"
         )
     try:
-        return Results.from_json(said)
+        results = Results.from_json(said)
+        _check(results)
+        return results
     except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
         raise UserError(f"results {path} is damaged ({type(error).__name__}: {error}): evaluate again") from error
 
 
+def _check(results: Results) -> None:
+    """What a report looks up is there, else a KeyError or ValueError says what is missing."""
+    settings = results.settings
+    if missing := [name for name in NEEDED if name not in settings]:
+        raise KeyError(f"settings without {', '.join(missing)}")
+    if not (results.steps and settings["plans"] and settings["temperatures"]) or not isinstance(settings["seed"], int):
+        raise ValueError("settings without steps, plans, temperatures or a seed")
+    if any(not {"role", "sha256", "provenance"} <= about.keys() for about in results.models.values()):
+        raise KeyError("a model without role, sha256 or provenance")
+    if nameless := {entry.model for entry in results.entries} - results.models.keys():
+        raise KeyError(f"no model {', '.join(sorted(nameless))}")
+
+
 def merge(several: Sequence[Results]) -> Results:
-    """Several runs as one. They must share judge and protocol: else their Gen PPLs are different numbers.
+    """Several runs as one. They must share judge, protocol and held-out text, and mean the same by a model and a plan.
 
     Of a cell that several have, the one with the most texts stays. Of a bound the last one does: bounds are compared
     text by text, so that whoever merges must be able to say on which texts.
@@ -209,15 +240,14 @@ def merge(several: Sequence[Results]) -> Results:
             "these runs were judged by different judges or protocols, whose numbers do not compare: "
             "evaluate them again with one judge and one protocol"
         )
-    if len({(run.settings["length"], run.settings["data"]) for run in several}) > 1:
-        raise UserError(
-            "these runs have texts of different lengths or other held-out text, and do not compare: evaluate again "
-            "on the same"
-        )
+    if len({run.settings["length"] for run in several}) > 1:
+        raise UserError("these runs have texts of different lengths, and do not compare: evaluate again with one")
+    check_same_held_out(several)
+    check_same_grids(several)
     models: dict[str, Json] = {}
     for run in several:
         for name, about in run.models.items():
-            if models.setdefault(name, about)["sha256"] != about["sha256"]:
+            if not _same_model(models.setdefault(name, about), about):
                 raise UserError(f"two runs mean different models by {name!r}: give one of them another name")
     cells: dict[Any, Cell] = {}
     for cell in (cell for run in several for cell in run.cells):
@@ -238,6 +268,61 @@ def merge(several: Sequence[Results]) -> Results:
         if len(several) > 1
         else first.provenance,
     )
+
+
+def _same_model(one: Json, other: Json) -> bool:
+    """Equal weights, and equal schedule, shape and tokenizer where both runs say which."""
+    whole = {about["identity"] for about in (one, other) if about.get("identity")}
+    return bool(one["sha256"] == other["sha256"]) and len(whole) < 2
+
+
+def check_same_held_out(several: Sequence[Results]) -> None:
+    """Refuse runs whose held-out text differs, by what was really read.
+
+    Equal numbers of blocks must be equal blocks, whatever the folder is called. With another n other blocks of a text
+    are taken, and no hash tells whether it is one text: then it must be called the same.
+    """
+    names: dict[tuple[int | None, str], set[str]] = {}  # by number and hash of the blocks
+    for said in (said for run in several for said in _held_out(run)):
+        name = _name_of(said)
+        names.setdefault((said.get("texts"), said.get("sha256", name)), set()).add(name)
+    for ((count, _), mine), ((other_count, _), theirs) in itertools.combinations(names.items(), 2):
+        if count == other_count or not mine & theirs:
+            shown = " and ".join(sorted({min(mine), min(theirs)}))
+            raise UserError(
+                f"these runs have different held-out text ({shown}), and do not compare: evaluate again with one "
+                "--data, --split and --n"
+            )
+
+
+def _held_out(run: Results) -> list[Json]:
+    """What is recorded of the held-out texts of a run; where nothing is, what was asked for."""
+    wanted = [entry for entry in run.entries if isinstance(entry, Bound) or run.models[entry.model]["role"] == "real"]
+    found = [texts_of(entry) for entry in wanted]
+    asked = {"source": run.settings["data"], "split": run.settings.get("split"), "wrap": run.settings.get("wrap")}
+    return [said for said in found if "sha256" in said] or [asked]
+
+
+def _name_of(said: Json) -> str:
+    """What held-out text is called: its place, its split, and whether it was wrapped."""
+    if said.get("source") is None:
+        return "none"
+    return f"{said['source']}, {said.get('split') or 'all of it'}" + (", wrapped" if said.get("wrap") else "")
+
+
+def check_same_grids(several: Sequence[Results]) -> None:
+    """Refuse runs that mean different grids by the name of one file."""
+    times: dict[tuple[str, int | None], Any] = {}
+    for run in several:
+        for entry in run.entries:
+            grid = (texts_of(entry) if isinstance(entry, Cell) else entry.record).get("grid")
+            if entry.plan is None or not entry.plan.endswith(".json") or not grid:
+                continue
+            if times.setdefault((entry.plan, entry.steps), grid["times"]) != grid["times"]:
+                raise UserError(
+                    f"two runs mean different grids of {entry.steps} steps by {entry.plan}: evaluate one of them again "
+                    "with its file under another name"
+                )
 
 
 def _union(lists: Iterable[Iterable[Any]]) -> list[Any]:

@@ -9,7 +9,7 @@ Refuses to know models and scores. Shapes: T texts, L positions (shorter texts a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,13 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError
+from unmask.base.errors import UserError, unknown
 from unmask.data import corpus
 from unmask.data.encoder import Encoder
 from unmask.data.loader import Loader
-from unmask.data.shards import INDEX, ShardSet, check_tokenizer
+from unmask.data.plan import divide, survey
+from unmask.data.prepare import Settings
+from unmask.data.shards import INDEX, SPLITS, ShardSet, check_tokenizer
 from unmask.data.tokenizer import Tokenizer
 from unmask.sampling.samples import Samples
+
+SAMPLE = "sample"  # the bundled corpus, as a user calls it
+HELD_OUT = "validation"  # the split that is read where nobody says
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,27 +107,29 @@ def held_out(
     length: int,
     *,
     count: int | None = None,
-    split: str = "validation",
+    split: str | None = None,
     wrap: bool = False,
 ) -> Texts:
     """Real text as blocks of `length` tokens, `count` of them evenly spaced over the whole (default: all).
 
     Args:
         data: a folder that `unmask prepare` wrote, a text file (also compressed, or JSON lines), a folder of them, or
-            "sample" for the bundled corpus
+            "sample" for what `unmask prepare sample` holds out of the bundled corpus
         tokenizer: the model's
         length: tokens of a block
         count: how many blocks
-        split: of a prepared folder
+        split: of a prepared folder or the sample (default: validation); plain text is read whole and has none
         wrap: blocks as MDLM makes them: BOS, length - 2 tokens, EOS
     """
     if (Path(data) / INDEX).is_file():
+        split = split or HELD_OUT
         shards = ShardSet.open(data)
         check_tokenizer(shards, tokenizer)
         loader = Loader([shards], length, split=split, wrap=wrap)
         tokens_TL = torch.cat([batch.tokens_BL for batch in loader.eval_batches(count, 1024)])
         return real_text(tokens_TL, tokenizer, source=str(data), split=split, wrap=wrap)
-    stream = _encode_files(str(data), tokenizer)
+    split = _split_of(str(data), split)
+    stream = _encode(_pieces(str(data), split), tokenizer)
     inside = length - 2 if wrap else length
     blocks = len(stream) // inside if inside > 0 else 0
     if blocks == 0:
@@ -133,7 +140,7 @@ def held_out(
     if wrap:
         edge_T1 = torch.ones(total, 1, dtype=torch.int64)
         tokens_TL = torch.cat([edge_T1 * tokenizer.bos_id, tokens_TL, edge_T1 * tokenizer.eos_id], dim=1)
-    return real_text(tokens_TL, tokenizer, source=str(data), split=None, wrap=wrap)
+    return real_text(tokens_TL, tokenizer, source=str(data), split=split, wrap=wrap)
 
 
 def real_text(tokens_TL: Tensor, tokenizer: Tokenizer, **facts: Any) -> Texts:
@@ -143,14 +150,38 @@ def real_text(tokens_TL: Tensor, tokenizer: Tokenizer, **facts: Any) -> Texts:
     return Texts(tokens_TL, tokenizer, {**facts, **shape, "tokenizer": tokenizer.describe()})
 
 
-def _encode_files(name: str, tokenizer: Tokenizer) -> np.ndarray:
-    """Every document of some files, each followed by the end-of-document token, as one stream."""
+def _split_of(name: str, split: str | None) -> str | None:
+    """The split that is read of something nobody prepared: the sample has the usual ones, other text has none."""
+    if name != SAMPLE:
+        if split is not None:
+            raise UserError(
+                f"{name} is plain text and has no {split} split: leave --split out to read all of it, or give a folder "
+                "that `unmask prepare` made of it"
+            )
+        return None
+    if split not in (None, *SPLITS):
+        raise unknown("split", str(split), SPLITS)
+    return split or HELD_OUT
+
+
+def _pieces(name: str, split: str | None) -> Iterator[tuple[str, bool]]:
+    """Text in pieces, each with whether a document ends there; of a split, what `unmask prepare` would put there."""
+    sources, reading = corpus.find(name), corpus.Reading()
+    if split is None:
+        yield from ((piece.text, piece.last) for source in sources for piece in source.pieces(reading))
+        return
+    usual = Settings()
+    plan = divide(survey(sources, reading, lambda _: None), usual.validation, usual.test)
+    yield from ((item.text, item.last) for item in plan.items(sources, reading) if item.split == split)
+
+
+def _encode(pieces: Iterable[tuple[str, bool]], tokenizer: Tokenizer) -> np.ndarray:
+    """Documents, each followed by the end-of-document token, as one stream."""
     encoder, parts = Encoder(tokenizer.to_json()), []
-    for source in corpus.find(name):
-        for piece in source.pieces(corpus.Reading()):
-            parts.append(encoder.encode(piece.text))
-            if piece.last:
-                parts.append(np.array([tokenizer.eos_id], dtype=np.uint32))
+    for text, last in pieces:
+        parts.append(encoder.encode(text))
+        if last:
+            parts.append(np.array([tokenizer.eos_id], dtype=np.uint32))
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
 
 

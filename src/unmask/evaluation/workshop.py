@@ -1,8 +1,9 @@
 """Where cells are made: drawn, timed, scored, and kept in a folder as soon as they are done.
 
-Samples are kept by what made them (weights, plan, steps, temperature, seed), scores by the samples, the judge and the
-real text as well: another judge costs no sampling, the same call costs nothing. Every cell draws from a seed of its
-own, so that cells are independent and may be resampled one by one. Refuses to know which cells are wanted, and why.
+Samples are kept by what made them (model, plan, steps, temperature, seed), scores by the samples, the judge and the
+real text as well: another judge costs no sampling, the same call costs nothing. How long drawing took is stated only
+where it was drawn as it would be now. Every cell draws from a seed of its own, so that cells are independent and may be
+resampled one by one. Refuses to know which cells are wanted, and why.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unmask.base import provenance
 from unmask.base.errors import UserError
 from unmask.base.files import read_json, write_text
 from unmask.base.streams import seed_of
@@ -35,7 +37,7 @@ from unmask.sampling.samples import Samples
 
 CAUSAL = "causal"  # the plan of a cell that was written from left to right
 SHOWN = 4  # texts of a cell that a report may show
-_VERSION = 2  # of what is kept
+_VERSION = 3  # of what is kept
 
 
 @dataclass(eq=False)
@@ -63,7 +65,7 @@ class Workshop:
 
     def cell(self, entry: Entry, way: Way, steps: int, temperature: float) -> Cell:
         """A masked model's cell."""
-        seed = seed_of(self.seed, "cell", self._identity(entry), way.identity(steps), steps, str(temperature)) % 2**31
+        seed = self._seed(entry, way.identity(steps), steps, str(temperature))
 
         def draw(n: int) -> Samples:
             return sample(
@@ -84,7 +86,7 @@ class Workshop:
 
     def causal(self, entry: Entry, temperature: float) -> Cell:
         """A causal model's cell: as many forwards as tokens, each of one position."""
-        seed = seed_of(self.seed, "cell", self._identity(entry), CAUSAL, str(temperature)) % 2**31
+        seed = self._seed(entry, CAUSAL, str(temperature))
 
         def draw(n: int) -> Samples:
             return sample_causal(
@@ -112,8 +114,18 @@ class Workshop:
             record=found.record,
         )
 
+    def _seed(self, entry: Entry, *where: str | int) -> int:
+        """By the weights alone: so were the published cells drawn, and twins on another schedule may share noise."""
+        return seed_of(self.seed, "cell", entry.sha256 or entry.name, *where) % 2**31
+
     def _identity(self, entry: Entry) -> str:
-        return entry.sha256 or entry.name
+        """A network by what it is; an oracle, which has no weights, by its name as well."""
+        return entry.identity if entry.sha256 else f"{entry.name} {entry.identity}"
+
+    def _timing(self, plan: str) -> Json:
+        """What the seconds of a cell belong to, beside what names the cell; a causal model is never compiled."""
+        machine = provenance.device_name(self.ranks.device)
+        return {"compile": self.compile and plan != CAUSAL, "processes": self.ranks.world, "device": machine}
 
     def _made(
         self,
@@ -149,14 +161,16 @@ class Workshop:
         ]
         kept = self._kept(f"{key_of(*scored)[:24]}.json")
         if kept is None:
-            kept = self._score(entry, plan, steps, temperature, self._samples(entry, made, draw), with_mauve).to_json()
+            samples = self._samples(entry, plan, made, draw)
+            kept = self._score(entry, plan, steps, temperature, samples, with_mauve).to_json()
             self._keep(f"{key_of(*scored)[:24]}.json", kept)
         self.done += 1
         if self.progress:
             self.progress(what, self.done, self.planned)
-        return Cell.from_json({**kept, "model": entry.name, "plan": plan})
+        cell = Cell.from_json({**kept, "model": entry.name, "plan": plan})
+        return cell if cell.record.get("timing") == self._timing(plan) else replace(cell, seconds=None)
 
-    def _samples(self, entry: Entry, made: list[Any], draw: Callable[[int], Samples]) -> Json:
+    def _samples(self, entry: Entry, plan: str, made: list[Any], draw: Callable[[int], Samples]) -> Json:
         """Samples and the seconds they took, as JSON: what is kept before any judge is asked."""
         name = f"{key_of(*made)[:24]}.samples.json"
         kept = self._kept(name)
@@ -172,6 +186,7 @@ class Workshop:
                 "log_q": samples.log_q.sum(1).tolist(),
                 "nfe": samples.nfe.tolist(),
                 "seconds": seconds,
+                "timing": self._timing(plan),
                 "record": samples.record,
             }
             self._keep(name, kept)
@@ -201,7 +216,7 @@ class Workshop:
             ratios=found.ratios,
             samples=tuple(texts.strings[:SHOWN]),
             suspicions=found.suspicions,
-            record=found.record,
+            record={**found.record, "timing": kept["timing"]},
         )
 
     # --- likelihood ---------------------------------------------------------------------------------------------------

@@ -260,15 +260,18 @@ def speed(results: Results) -> Table:
             cells = [
                 results.one(model=name, plan=plan, steps=n, temperature=results.temperature) for n in results.steps
             ]
-            if any(cells):
+            if any(cell and cell.seconds for cell in cells):
                 rows.append([f"{name}\n{plan}", *(_rate(cell) for cell in cells)])
     for name in results.named("ar"):
         cell = results.one(model=name, temperature=results.temperature)
-        rows.append(
-            [f"{name}\ncausal, with a cache", *(_rate(cell) if i == 0 else "" for i in range(len(results.steps)))]
-        )
-    device = results.provenance.get("device", "this machine")
-    note = f"Tokens a second over a whole cell on {device}; milliseconds a text beneath."
+        if cell and cell.seconds:
+            rows.append([f"{name}\ncausal, with a cache", _rate(cell), *("" for _ in results.steps[1:])])
+    runs = results.provenance.get("merged") or [results.provenance]
+    machines = dict.fromkeys(str(run.get("device", "this machine")) for run in runs)
+    note = (
+        f"Tokens a second over a whole cell on {' and '.join(machines)}; milliseconds a text beneath; – where it was "
+        "not timed."
+    )
     return Table("Speed", ["tokens/s", *(f"{steps} steps" for steps in results.steps)], rows, note)
 
 
