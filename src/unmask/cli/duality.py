@@ -240,4 +240,4 @@ def _print_tables(table: list[Row], outcomes: list[Outcome], report: dict[str, A
         console.print("[green]0 disagreements: the two rules are one event")
     console.print(f"nearest tie: |u - γ| = {report['nearest_tie']:.1e} (rounding could decide below about 1e-14)")
     if report["figure"]:
-        console.print(f"figure: {report['figure']}")
+        console.print(f"figure: {report['figure']}", markup=False)

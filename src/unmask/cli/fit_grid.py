@@ -160,7 +160,7 @@ def _print_table(fitted: FittedGrid, out: Path) -> None:
         console.print(f"  {name:<7} {picture(worth)}")
     console.print(f"tokens a step: {' '.join(f'{count:.0f}' for count in fitted.worth['fitted'].tokens_a_step)}")
     console.print(verdict(fitted.worth))
-    console.print(f"{out}: use it with --reveal {fitted.plan} --grid {out}", soft_wrap=True)
+    console.print(f"{out}: use it with --reveal {fitted.plan} --grid {out}", soft_wrap=True, markup=False)
 
 
 def verdict(worth: dict[str, Worth]) -> str:

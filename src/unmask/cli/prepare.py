@@ -47,4 +47,6 @@ def _show(done: Prepared) -> None:
     console.print(table)
     news = "was prepared already, nothing to do" if done.already else "is ready"
     name = f"{tokenizer['name']} ({tokenizer['size']:,} tokens)"
-    console.print(f"{shards.folder} {news}; tokenizer {name}, split by {shards.index['split_by']}", soft_wrap=True)
+    console.print(
+        f"{shards.folder} {news}; tokenizer {name}, split by {shards.index['split_by']}", soft_wrap=True, markup=False
+    )
