@@ -66,8 +66,10 @@ def test_our_tokenizer_travels_in_an_mdlm_folder(random_dit, tokenizer, tmp_path
 
 def test_what_mdlms_layout_cannot_say_is_not_written(random_dit, tmp_path):
     save(Checkpoint(random_dit(), Cosine()), tmp_path / "cosine")
+    save(Checkpoint(random_dit(), LogLinear(0.2)), tmp_path / "eps")
     save(Checkpoint(random_dit(causal=True)), tmp_path / "causal")
-    for name, message in (("cosine", "log-linear schedule only"), ("causal", "no causal models")):
+    refusals = {"cosine": "not 'cosine'", "eps": "not 'log_linear' with eps 0.2", "causal": "no causal models"}
+    for name, message in refusals.items():
         with pytest.raises(UserError, match=message):
             convert(tmp_path / name, tmp_path / "out", format="mdlm")
     assert not (tmp_path / "out").exists()

@@ -132,6 +132,22 @@ def test_save_never_replaces_what_is_no_checkpoint(checkpoint, tmp_path):
     assert (tmp_path / "thesis.txt").read_text() == "three years of work"
 
 
+def test_save_never_replaces_somebody_elses_model_or_notes(checkpoint, tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "config.json").write_text('{"model_type": "gpt2"}')
+    (theirs / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(UserError, match="exists and is no checkpoint of ours"):
+        save(checkpoint, theirs)
+    assert (theirs / "model.safetensors").read_bytes() == b"weights"
+    save(checkpoint, ours)
+    save(checkpoint, ours)
+    (ours / "notes.txt").write_text("what I saw in it")
+    with pytest.raises(UserError, match=r"notes\.txt beside a checkpoint, which would be lost"):
+        save(checkpoint, ours)
+    assert (ours / "notes.txt").read_text() == "what I saw in it"
+
+
 def _edit_config(folder, **changes):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))

@@ -84,7 +84,8 @@ def _close(mine: Sequence[Record]) -> Table | None:
     note = (
         f"Of {_yardstick(mine)}: the fewest that were run whose distance is below {_margins(mine)} with 95% "
         "confidence, while no more of them are above it with as much; either is about 2% of a perplexity. Beneath, how "
-        "many times fewer."
+        "many times fewer. Open: more forwards that cannot be told from the margin, or were not bracketed; none is "
+        "surely outside."
     )
     note += " With several training seeds the intervals of all seeds stay below it." if _seeded(mine) else ""
     return _by_score(_told(mine), f"Forwards within a margin: judge {mine[0]['judge']}", note, _within)
@@ -101,7 +102,8 @@ def _brief(mine: Sequence[Record]) -> Table | None:
         f"Runs of the network that come within {_margins(shown)} of {_yardstick(mine)}, 95% sure"
         f"{' for every training seed' if _seeded(shown) else ''}; beneath, how many times fewer they are. NELBO is of "
         f"held-out text and needs no judge; the rest is of samples, judge {mine[0]['judge']}, each cooled until its "
-        "texts are as diverse; not bracketed: it was not run cool enough, or hot enough, to say."
+        "texts are as diverse; not bracketed: it was not run cool enough, or hot enough, to say; open: more forwards "
+        "that are neither surely within nor surely outside."
     )
     return _by_score(shown, "Forwards within a margin", note, _within)
 
@@ -149,22 +151,29 @@ def _is_point(record: Record, point: Record) -> bool:
 def _within(records: Sequence[Record]) -> str:
     """The fewest forwards whose distance is below the margin for sure, down to where one is above it for sure.
 
-    A point that cannot be told from the margin decides nothing.
+    A point that cannot be told from the margin, or was not bracketed, decides nothing; it is named as open.
     """
-    record, enough = records[0], None
-    most, known = record["yardstick"]["nfe"], [p for p in record["curve"] if p["distance"][2] is not None]
-    for point in sorted(known, key=lambda point: -point["nfe"]):
-        _, low, high = point["distance"]
-        if low is None or low > MARGIN[record["score"]]:
-            break
-        enough = point if high <= MARGIN[record["score"]] else enough
+    record, margin = records[0], MARGIN[records[0]["score"]]
+    known = [p for p in record["curve"] if p["distance"][2] is not None]
     if not known:
         return UNKNOWN
+    enough, between, still_open = None, [], []
+    for point in sorted(record["curve"], key=lambda point: -point["nfe"]):
+        _, low, high = point["distance"]
+        if high is None or (high > margin and low is not None and low <= margin):
+            between.append(point)
+        elif high > margin:
+            break
+        else:
+            enough, still_open = point, list(between)
     if enough is None:
         return f"not in {max(point['nfe'] for point in known):.0f}"
+    most = record["yardstick"]["nfe"]
     if _is_yardstick(record):
         return f"{most:.0f}: the yardstick"
-    return f"{enough['nfe']:.0f}<br>{most / enough['nfe']:.1f}x{_fewer_seeds(record, enough)}"
+    named = ", ".join(f"{point['nfe']:.0f}" for point in reversed(still_open))
+    beneath = f"<br>open: {named}" if named else ""
+    return f"{enough['nfe']:.0f}<br>{most / enough['nfe']:.1f}x{_fewer_seeds(record, enough)}{beneath}"
 
 
 def _fewer_seeds(record: Record, point: Record) -> str:

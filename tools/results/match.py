@@ -210,7 +210,7 @@ def _by_bounds(results: Results, place: Place, seed: int) -> list[Json]:
     most = next((bound for bound in results.bounds if _place(bound) == place), None)
     if most is None:
         return []
-    same = [bound for bound in results.bounds if bound.steps and len(bound.ratio) == len(most.ratio)]
+    same = [bound for bound in results.bounds if bound.steps and bound.pairs_with(most)]
 
     def point(bound: Bound) -> Point:
         nfe, n = float(bound.nfe or bound.steps or 0), len(bound.ratio)
@@ -327,12 +327,17 @@ def against(results: Results, seed: int) -> list[Json]:
 
     hot = [c for c in results.cells if c.temperature == results.temperature and "gap" in c.ratios]
     return [
-        *_differences("nelbo", results.bounds, lambda a, b: _paired(a.ratio, b.ratio, seed)),
+        *_differences("nelbo", results.bounds, lambda a, b: _paired(a.ratio, b.ratio, seed), Bound.pairs_with),
         *_differences("path_gap", hot, gap),
     ]
 
 
-def _differences(score: str, entries: Sequence[Any], difference: Callable[[Any, Any], Tensor]) -> list[Json]:
+def _differences(
+    score: str,
+    entries: Sequence[Any],
+    difference: Callable[[Any, Any], Tensor],
+    comparable: Callable[[Any, Any], bool] = lambda a, b: True,
+) -> list[Json]:
     """Of every arm to the first in the alphabet, at every plan and number of steps that both were run with."""
     by_key: dict[tuple[str, str | None, int | None, int], Any] = {}
     for entry in entries:
@@ -341,12 +346,13 @@ def _differences(score: str, entries: Sequence[Any], difference: Callable[[Any, 
     first = min((key[0] for key in by_key), default="")
     found = []
     for arm, plan, steps in dict.fromkeys(key[:3] for key in by_key if key[0] != first):
-        seeds = sorted(s for *place, s in by_key if place == [arm, plan, steps] and (first, plan, steps, s) in by_key)
-        if not seeds:
+        both = sorted(s for *place, s in by_key if place == [arm, plan, steps] and (first, plan, steps, s) in by_key)
+        found_of = {s: (by_key[arm, plan, steps, s], by_key[first, plan, steps, s]) for s in both}
+        pairs = {s: pair for s, pair in found_of.items() if comparable(*pair)}
+        if not pairs:
             continue
-        pairs = [(by_key[arm, plan, steps, s], by_key[first, plan, steps, s]) for s in seeds]
-        difference_SD = torch.stack([difference(a, b) for a, b in pairs])
-        place = {"score": score, "arm": arm, "to": first, "plan": plan, "steps": steps, "seeds": seeds}
+        difference_SD = torch.stack([difference(a, b) for a, b in pairs.values()])
+        place = {"score": score, "arm": arm, "to": first, "plan": plan, "steps": steps, "seeds": list(pairs)}
         mean = _triple(Interval.of(difference_SD.mean(0)))
         found.append({**place, "difference": mean, "each": difference_SD[:, 0].tolist()})
     return found

@@ -168,9 +168,17 @@ def _revision(machine: Json) -> str:
 def _model(about: Mapping[str, Json]) -> str:
     said = [f"{about['role']}, weights `{str(about['sha256'])[:12]}`"]
     if trainer := about.get("trainer"):
-        said.append(f"{trainer.get('steps'):,} steps of {trainer.get('batch')} at {trainer.get('lr'):g}")
+        before = f", after {about['before']:,} of another run" if about.get("before") else ""
+        said.append(f"{_steps(about):,} steps of {trainer.get('batch')} at {trainer.get('lr'):g}{before}")
     if about.get("seed") is not None:
         said.append(f"seed {about['seed']}")
     if held_out := about.get("held_out"):
         said.append(f"{held_out['kind']} {held_out['nats']:.4f} nats in training")
     return ", ".join(said)
+
+
+def _steps(about: Mapping[str, Json]) -> int:
+    """Optimiser steps behind these weights; those of a round are fewer than the run was to have."""
+    if (rounds := about.get("distillation")) and "step" not in about:  # files of the first runs
+        return int(rounds["round"] * rounds["round_steps"])
+    return int(about.get("step", about["trainer"]["steps"]))

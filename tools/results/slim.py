@@ -140,6 +140,8 @@ def _model(about: Json) -> Json:
     how = {key: value for key, value in (objective.get("method") or objective).items() if key not in ("teacher",)}
     facts = {
         "seed": trainer.get("seed"),
+        "step": said.get("step"),
+        "before": ((config.get("facts") or {}).get("from") or {}).get("step"),
         "distillation": said.get("distillation"),
         "objective": how,
         "curriculum": objective.get("curriculum"),

@@ -163,7 +163,7 @@ def _measure(
         timing = measure(work, place, repeats=repeats)
         lines.append(line("ours", timing, N, forwards, B * L))
     for name, plain in _plain_samplers(model, body, place, half_BL, compile):
-        lines.append(line(name, measure(plain, place, repeats=max(2, repeats // 2)), None, 1, B * L))
+        lines.append(line(name, measure(plain, place, repeats=repeats), None, 1, B * L))
     return lines
 
 

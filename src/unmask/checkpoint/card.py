@@ -15,7 +15,6 @@ import torch
 from unmask.base.files import sha256_file
 from unmask.checkpoint.io import FILES, Checkpoint, dit_of
 
-CARD = "README.md"
 LIMITS = {
     False: "It writes and fills in text like the text it read, of {length} tokens at most. It follows no instructions, "
     "its facts are not to be relied on, and nothing filters what it says: words and views are those of its sources.",

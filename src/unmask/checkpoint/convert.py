@@ -13,10 +13,10 @@ import torch
 
 from unmask.base.errors import UserError
 from unmask.base.files import fresh_folder, write_text
-from unmask.checkpoint.card import CARD, model_card, portable
+from unmask.checkpoint.card import model_card, portable
 from unmask.checkpoint.fold import fold as folded
 from unmask.checkpoint.formats import mdlm
-from unmask.checkpoint.io import Checkpoint, dit_of, load, refuse_to_replace, save
+from unmask.checkpoint.io import CARD, Checkpoint, dit_of, load, refuse_to_replace, save
 from unmask.process.schedule import LogLinear
 
 
@@ -70,10 +70,11 @@ def convert(
 
 
 def _save_mdlm(checkpoint: Checkpoint, target: Path, dtype: torch.dtype | None) -> None:
-    if not isinstance(checkpoint.schedule, LogLinear):
+    if checkpoint.schedule != LogLinear():
+        eps = f" with eps {checkpoint.schedule.eps:g}" if isinstance(checkpoint.schedule, LogLinear) else ""
         raise UserError(
-            f"MDLM's layout knows the log-linear schedule only, not {checkpoint.schedule.name!r}: "
-            "keep this checkpoint in our own format"
+            f"MDLM's layout knows the log-linear schedule with eps {LogLinear().eps:g} only, not "
+            f"{checkpoint.schedule.name!r}{eps}: keep this checkpoint in our own format"
         )
     model = dit_of(checkpoint)
     with fresh_folder(target) as aside:

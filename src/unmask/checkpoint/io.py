@@ -32,6 +32,8 @@ from unmask.process.schedule import LogLinear, Schedule, schedule_named
 FORMAT, VERSION = "unmask", 1
 WEIGHTS = ("ema", "raw")
 FILES = {"ema": "model.safetensors", "raw": "raw.safetensors"}
+CARD = "README.md"
+WRITTEN = {*FILES.values(), "config.json", "tokenizer.json", "provenance.json", CARD}  # all that is ever written there
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,12 +101,26 @@ def dit_of(checkpoint: Checkpoint) -> DiT:
 
 
 def refuse_to_replace(folder: Path) -> None:
-    """A save replaces a whole folder: only a checkpoint or nothing may lie there."""
+    """A save replaces a whole folder: only a checkpoint that we could have written, and nothing else, may lie there."""
     with os_errors("write", folder):
-        is_ours = (folder / "config.json").is_file() and (folder / FILES["ema"]).is_file()
-        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    if not is_ours and not is_free:
-        raise UserError(f"{folder} exists and is no checkpoint: name another folder, or remove it first")
+        if not folder.exists():
+            return
+        names = {path.name for path in folder.iterdir()}
+    if names and not (FILES["ema"] in names and "config.json" in names and _is_ours_or_damaged(folder)):
+        raise UserError(f"{folder} exists and is no checkpoint of ours: name another folder, or remove it first")
+    if others := sorted(names - WRITTEN):
+        raise UserError(
+            f"{folder} holds {others[0]} beside a checkpoint, which would be lost: move it away, or name another folder"
+        )
+
+
+def _is_ours_or_damaged(folder: Path) -> bool:
+    """Whether a config.json is ours or MDLM's, which `convert` writes; others' folders have the same file names."""
+    try:
+        config = read_json(folder / "config.json", "checkpoint config")
+    except UserError:
+        return True  # of no use to anybody
+    return config.get("format") == FORMAT or config.get("model_type") == "mdlm"
 
 
 def load(
