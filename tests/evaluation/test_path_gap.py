@@ -9,6 +9,7 @@ from unmask.base.errors import UserError
 from unmask.checkpoint.io import Checkpoint
 from unmask.evaluation.judges import Judge, vocabulary_hash
 from unmask.evaluation.path_gap import least, path_gap
+from unmask.evaluation.score import Ratio
 from unmask.evaluation.texts import Texts, of_samples
 from unmask.models.oracle import Enumerated, sticky
 from unmask.sampling.sample import sample
@@ -71,13 +72,15 @@ def test_cooling_pleases_the_judge_but_not_the_gap(source, judge):
     assert cool.gap.low > warm.gap.high
 
 
-def test_the_least_over_temperatures_allows_for_its_luck(source, judge):
-    gaps = {t: path_gap(drawn(source, L, t), judge) for t in (1.05, 1.0, 0.4)}
-    best = least(gaps)
-    assert best.value == min(gap.gap.value for gap in gaps.values())
-    assert best.record["temperature"] in (1.0, 1.05)
-    assert best.low <= min(gap.gap.low for gap in gaps.values()) + 1e-3
-    assert best.high < gaps[0.4].gap.low
+def test_the_least_over_temperatures_is_scored_by_texts_that_did_not_choose_it(source, judge):
+    gaps = {t: path_gap(drawn(source, L, t), judge) for t in (1.2, 1.0, 0.4)}
+    flattered = dataclasses.replace(gaps[1.0], ratio=Ratio.mean([1.0, -9.0] * 150))
+    best = least({**gaps, 1.0: flattered})
+    assert (best.value, best.low, best.high, best.count) == (1.0, 1.0, 1.0, 150)
+    assert (best.record["temperature"], best.record["least_of"]) == (1.0, [1.2, 1.0, 0.4])
+    assert least(gaps).record["temperature"] == 1.0
+    alone = least({1.2: gaps[1.2]})
+    assert (alone.value, alone.count) == (gaps[1.2].gap.value, 300), "nothing to choose"
 
 
 def test_a_text_longer_than_the_judge_is_read_to_its_end(letters, hand_made):

@@ -18,6 +18,7 @@ from unmask.base.streams import stream
 from unmask.evaluation.analysis import analyse
 from unmask.evaluation.report import write_report
 from unmask.evaluation.report.svg import Axis
+from unmask.evaluation.report.tables import likelihood
 from unmask.evaluation.report.words import headline, meaning
 from unmask.evaluation.results import Bound, Cell, Results
 from unmask.evaluation.score import Ratio, Score
@@ -129,6 +130,68 @@ def test_the_headline_claims_what_its_interval_allows() -> None:
     assert not none.good
     assert "faster" not in none.words + none.ends
     assert "cannot be told" in meaning(made_up(gain=1.0))[0]
+
+
+def worse_by(loss: float, *, steps: int) -> Results:
+    """A student in so many steps whose log PPL is above the teacher's at its entropy, which T = 0.9 has."""
+    entropy, log_ppl = _teacher("golden", steps, 0.9)
+    cells = [
+        _cell("teacher", "golden", n, t, *_teacher("golden", n, t)) for n in (4, 8, 16) for t in (1.0, 0.9, 0.8)
+    ] + [_cell("student", "golden", steps, 1.0, entropy, log_ppl + loss)]
+    about = {name: {"role": name, "sha256": "0" * 64, "provenance": {}} for name in ("teacher", "student")}
+    settings = {**made_up().settings, "steps": [steps], "plans": ["golden"]}
+    judge = {"name": "smollm2", "id": "x"}
+    return analyse(Results(models=about, cells=cells, bounds=[], settings=settings, judge=judge), draws=300)
+
+
+@pytest.mark.parametrize(("loss", "steps"), [(0.25, 4), (0.9, 16)])
+def test_a_student_that_is_worse_is_called_worse(loss: float, steps: int) -> None:
+    """In 4 steps the teacher's fewest suffice, so that its speed-up ends at 1; in 16 steps, well below."""
+    results = worse_by(loss, steps=steps)
+    entry = results.analysis["headline"]
+    assert entry["speed_up"]["low"] is None
+    assert entry["speed_up"]["high"] == pytest.approx(4 / steps)
+    assert entry["gap"]["low"] > 0
+    speed, gap, *_ = meaning(results)
+    assert f"student in {steps} steps is worse than teacher" in speed
+    assert f"{entry['gap']['value']:.3f} above the teacher's" in gap
+    assert f"[{entry['gap']['low']:+.3f}, {entry['gap']['high']:+.3f}]" in gap
+
+
+def test_a_student_without_gain_or_loss_is_called_neither() -> None:
+    """Its speed-up has no lower end either, and its gap holds 0."""
+    results = worse_by(0.0, steps=4)
+    entry = results.analysis["headline"]
+    assert entry["speed_up"]["low"] is None
+    assert entry["gap"]["low"] < 0 < entry["gap"]["high"]
+    said = " ".join(meaning(results))
+    assert "cannot be told" in said
+    assert "At equal NFE" not in said
+
+
+def test_a_gain_at_equal_nfe_is_said_with_its_interval() -> None:
+    gap = made_up().analysis["headline"]["gap"]
+    assert gap["high"] < 0
+    (said,) = [sentence for sentence in meaning(made_up()) if "At equal NFE" in sentence]
+    assert f"{-gap['value']:.3f} below the teacher's" in said
+    assert f"[{gap['low']:+.3f}, {gap['high']:+.3f}]" in said
+
+
+def test_the_bounds_stand_with_half_their_95_percent_interval() -> None:
+    results = made_up()
+    table = likelihood(results)
+    (row,) = [row for row in table.rows if row[0] == "student\ngolden"]
+    wanted = ("student", "golden", 4)
+    (bound,) = [b for b in results.bounds if (b.model, b.plan, b.steps) == wanted]
+    (less,) = [d for d in results.analysis["likelihood"] if (d["model"], d["plan"], d["steps"]) == wanted]
+    token, byte = bound.scores["per_token"], bound.scores["per_byte"]
+    half, half_less = ((said["high"] - said["low"]) / 2 for said in (token, less))
+    assert row[1].split("\n") == [
+        f"{token['value']:.3f} ± {half:.3f}", f"{byte['value']:.3f} per byte",
+        f"{less['value']:+.3f} ± {half_less:.3f} to teacher",
+    ]  # fmt: skip
+    assert half == pytest.approx(1.96 * token["stderr"], rel=0.1), "not one standard error"
+    assert "± is half the 95% bootstrap interval" in table.note
 
 
 def test_what_cannot_be_compared_is_said() -> None:

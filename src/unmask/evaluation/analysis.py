@@ -2,7 +2,7 @@
 
 Which plan is best, which temperature and which number of steps the headline is read at are settled without looking at
 any student: the plan by the teacher alone, the highest temperature, the fewest steps. Refuses to know pages and files.
-Shapes: D draws, R temperatures.
+Shapes: D draws.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from unmask.evaluation.frontier import Drawn, Interval, at_entropy, cell_name, draw_cell
 from unmask.evaluation.results import Bound, Cell, Json, Results
-from unmask.evaluation.score import DRAWS, difference, independent
+from unmask.evaluation.score import DRAWS, Ratio, bootstrap, choose_least, difference
 from unmask.evaluation.speedup import gap_at, speed_up
 
 
@@ -131,29 +131,34 @@ def _mean_nfe(cells: Sequence[Cell]) -> float:
 
 
 def least_gaps(results: Results, seed: int, draws: int) -> list[Json]:
-    """The smallest R over temperatures of every (model, plan, steps); the interval picks anew in every draw."""
+    """R of every (model, plan, steps) at its best temperature: half of the texts choose it, the other half score it."""
     groups: dict[tuple[str, str | None, int | None], list[Cell]] = {}
     for cell in results.cells:
         if "gap" in cell.ratios:
             groups.setdefault((cell.model, cell.plan, cell.steps), []).append(cell)
     found = []
     for (model, plan, steps), cells in groups.items():
-        value_DR = torch.cat(
-            [independent([c.ratios["gap"]], cell_name(c), seed=seed, draws=draws) for c in cells], dim=1
-        )
-        best = min(cells, key=lambda cell: cell.ratios["gap"].value)
-        value_D = torch.cat([torch.tensor([best.ratios["gap"].value], dtype=torch.float64), value_DR.amin(1)])
+        chosen, unseen = choose_least([cell.ratios["gap"] for cell in cells])
         found.append(
             {
                 "model": model,
                 "plan": plan,
                 "steps": steps,
-                "temperature": best.temperature,
+                "temperature": cells[chosen].temperature,
                 "least_of": [cell.temperature for cell in cells],
-                **asdict(Interval.of(value_D)),
+                "count": len(unseen),
+                **asdict(_interval(unseen, seed, draws)),
             }
         )
     return found
+
+
+def _interval(ratio: Ratio, seed: int, draws: int) -> Interval:
+    """A statistic with its interval, which has no ends where a single text cannot say how texts vary."""
+    value_D = bootstrap([ratio], seed=seed, draws=draws)[:, 0]
+    if len(ratio) < 2:
+        value_D = torch.full_like(value_D, torch.nan)
+    return Interval.of(torch.cat([torch.tensor([ratio.value], dtype=torch.float64), value_D]))
 
 
 def likelihood_differences(results: Results, teacher: str | None, seed: int, draws: int) -> list[Json]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from unmask.base import provenance
@@ -22,7 +21,7 @@ from unmask.base.errors import UserError
 from unmask.evaluation.cache import Store
 from unmask.evaluation.judges import Judge
 from unmask.evaluation.reading import Progress, Reading, judge_rows, retokenised, sums
-from unmask.evaluation.score import DRAWS, Ratio, Score, bootstrap
+from unmask.evaluation.score import DRAWS, Ratio, Score, choose_least
 from unmask.evaluation.texts import Texts
 
 WHOLE = Reading(eos="all", begin=True)  # longer than the judge's context: windows that overlap by half
@@ -76,11 +75,13 @@ def _log_q(texts: Texts) -> Tensor:
 
 
 def least(gaps: Mapping[float, PathGap], *, seed: int = 0, draws: int = DRAWS) -> Score:
-    """The smallest R over temperatures. Its interval picks anew in every draw, since the least of several is lucky."""
+    """R at the temperature where it is least: half of the texts choose it, the other half, `count` of them, score it.
+
+    So value and interval are those of the temperature chosen, without the luck of the choice. Its R is at least the
+    true least one, and above it where half of the texts cannot tell the best temperature from its neighbours.
+    """
     temperatures = list(gaps)
-    value_DR = torch.cat(
-        [bootstrap([gaps[t].ratio], seed=seed + i, draws=draws) for i, t in enumerate(temperatures)], dim=1
-    )
-    best = min(temperatures, key=lambda t: gaps[t].gap.value)
+    chosen, unseen = choose_least([gaps[t].ratio for t in temperatures])
+    best = temperatures[chosen]
     record = {**gaps[best].gap.record, "temperature": best, "least_of": temperatures}
-    return Score.drawn(gaps[best].gap.value, value_DR.amin(1), gaps[best].gap.count, "nats/byte", record)
+    return Score.of(unseen, "nats/byte", record, seed=seed, draws=draws)

@@ -66,6 +66,10 @@ class Ratio:
     def value(self) -> float:
         return float(self.under(torch.ones(1, len(self), dtype=torch.float64))[0])
 
+    def part(self, which: slice) -> Ratio:
+        """The same statistic of some of the samples."""
+        return Ratio(self.top_n[which], self.bottom_n[which], self.exponential)
+
     def under(self, weight_Dn: Tensor) -> Tensor:
         """The statistic with sample i counted weight[d, i] times, for each d."""
         value_D = torch.div(*(weight_Dn @ torch.stack([self.top_n, self.bottom_n], dim=1)).unbind(1))
@@ -153,6 +157,21 @@ def independent(ratios: Sequence[Ratio], name: str, *, seed: int = 0, draws: int
     """
     order_D = torch.randperm(draws, generator=stream(seed, "order of draws", name))
     return bootstrap(ratios, seed=seed, draws=draws)[order_D]
+
+
+def choose_least(ratios: Sequence[Ratio]) -> tuple[int, Ratio]:
+    """Which of several is least, and the samples that are left to score it.
+
+    The least of several noisy values is too small, and so is all that its own samples say of it, a bootstrap too: the
+    luck that had it chosen is in them. So every other sample only chooses, and the rest, which had no say, only score:
+    an interval of theirs is an ordinary one. What is alone is not chosen, and keeps all its samples.
+    """
+    if len(ratios) == 1:
+        return 0, ratios[0]
+    value_R = [ratio.part(slice(1, None, 2)).value for ratio in ratios]
+    value_R = [math.inf if math.isnan(value) else value for value in value_R]  # nothing to be chosen by
+    best = value_R.index(min(value_R))
+    return best, ratios[best].part(slice(0, None, 2))
 
 
 def difference(

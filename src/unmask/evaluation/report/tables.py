@@ -100,10 +100,15 @@ def interval(said: dict[str, Any] | None, signed: bool = False, digits: int = 3)
     """A value with its interval beneath."""
     if said is None or said["value"] is None:
         return "–"
+    return f"{said['value']:{'+' if signed else ''}.{digits}f}\n{limits(said, signed, digits)}"
+
+
+def limits(said: dict[str, Any], signed: bool = False, digits: int = 3) -> str:
+    """The interval alone; an end that does not exist is infinite."""
     sign = "+" if signed else ""
     low = "–∞" if said["low"] is None else f"{said['low']:{sign}.{digits}f}"
     high = "∞" if said["high"] is None else f"{said['high']:{sign}.{digits}f}"
-    return f"{said['value']:{sign}.{digits}f}\n[{low}, {high}]"
+    return f"[{low}, {high}]"
 
 
 def two_by_two(results: Results) -> Table:
@@ -152,21 +157,31 @@ def likelihood(results: Results) -> Table:
                 if bound is None:
                     texts.append("–")
                     continue
-                token, byte = bound.scores["per_token"], bound.scores["per_byte"]
-                text = f"{token['value']:.3f} ± {token['stderr'] or 0:.3f}\n{byte['value']:.3f} per byte"
+                text = f"{_halved(bound.scores['per_token'])}\n{bound.scores['per_byte']['value']:.3f} per byte"
                 if difference := less.get((model, plan, bound.steps)):
-                    text += f"\n{difference['value']:+.3f} ± {difference['stderr'] or 0:.3f} to teacher"
+                    text += f"\n{_halved(difference, signed=True)} to teacher"
                 texts.append(text)
             rows.append([f"{model}\n{plan}", *texts, elbo])
         if results.models[model]["role"] == "ar":
             rows.append([f"{model}\nexact", *("–" for _ in results.steps), elbo])
     head = ["nats/token", *(f"{steps} steps" for steps in results.steps), "ELBO"]
-    note = "A bound on the sampler's own negative log-likelihood of held-out text: no judge to please. Lower is better."
-    return Table("N-step NELBO", head, rows, note)
+    note = (
+        "A bound on the sampler's own negative log-likelihood of held-out text: no judge to please. Lower is better. "
+        "± is half the 95% bootstrap interval over texts; differences to the teacher are paired text by text."
+    )
+    return Table("N-step NELBO, ± half the 95% interval", head, rows, note)
+
+
+def _halved(said: dict[str, Any], signed: bool = False) -> str:
+    """A value and half its interval, on one line: a terminal has no room for both ends. A single text has none."""
+    value = f"{said['value']:{'+' if signed else ''}.3f}"
+    if said["low"] is None or said["high"] is None:
+        return value
+    return f"{value} ± {(said['high'] - said['low']) / 2:.3f}"
 
 
 def path_gaps(results: Results) -> Table:
-    """R at the headline's temperature, and the least over temperatures."""
+    """R at the headline's temperature, and at the one chosen for the least R."""
     least = {(g["model"], g["plan"], g["steps"]): g for g in results.analysis["least_gap"]}
     rows = []
     for model, plan in dict.fromkeys((g["model"], g["plan"]) for g in results.analysis["least_gap"]):
@@ -177,11 +192,25 @@ def path_gaps(results: Results) -> Table:
             if cell is None or best is None:
                 texts.append("–")
                 continue
-            texts.append(f"{cell.value('path_gap'):.4f}\nleast {best['value']:.4f} at T = {best['temperature']:g}")
+            texts.append(interval(cell.scores.get("path_gap"), digits=4) + _least(best))
         if any(text != "–" for text in texts):
             rows.append([f"{model}\n{plan}", *texts])
-    note = "E[log q - log p of the judge] in nats per byte: at least the sampler's KL divergence from the judge."
+    note = (
+        "E[log q - log p of the judge] in nats per byte: at least the sampler's KL divergence from the judge. In "
+        "brackets a 95% bootstrap interval over texts. Beneath, R at the temperature where half of the texts find it "
+        "least, scored by the other half, n of them: so luck in choosing does not flatter it, and it may come out "
+        "above R of a temperature that was not chosen."
+    )
     return Table("Path gap R", ["", *(f"{steps} steps" for steps in results.steps)], rows, note)
+
+
+def _least(best: dict[str, Any]) -> str:
+    """What stands beneath R: nothing where there was one temperature, and so none to choose."""
+    if len(best["least_of"]) < 2:
+        return ""
+    value, *brackets = interval(best, digits=4).split("\n")
+    lines = [f"chosen T = {best['temperature']:g}: {value}", *(f"{end}, n = {best['count']:,}" for end in brackets)]
+    return "\n" + "\n".join(lines)
 
 
 def diversity(results: Results) -> Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from unmask.evaluation.report.tables import limits
 from unmask.evaluation.results import Results
 
 
@@ -81,25 +82,42 @@ def _speed(results: Results) -> list[str]:
             f"No number of steps that was run lets {teacher} write at the same entropy what {name} writes in {steps}: "
             f"more than {found['value']:.1f} times as many."
         ]
+    if _worse(entry):
+        return [
+            f"At the same entropy, {name} in {steps} is worse than {teacher} in as many: 95% interval of the speed-up "
+            f"{_ends(found)}."
+        ]
     return [
         f"At the same entropy, {name} in {steps} cannot be told from {teacher} in as many (interval {_ends(found)}): "
         "a lower Gen PPL here is what lowering the teacher's temperature gives as well."
-        if found["low"] is None or found["high"] is None or found["high"] >= 1
-        else f"At the same entropy, {name} in {steps} is worse than {teacher}: interval {_ends(found)}."
     ]
 
 
+def _worse(entry: dict[str, Any]) -> bool:
+    """Whether the speed-up is surely below 1, or the gap at equal NFE surely a loss.
+
+    The gap is asked too, because in the teacher's fewest steps no speed-up below 1 can be seen: a teacher that is
+    better there already has no smaller number of steps to be read off at.
+    """
+    high, loss = entry["speed_up"]["high"], entry["gap"]["low"]
+    return (high is not None and high < 1) or (loss is not None and loss > 0)
+
+
 def _gap(results: Results) -> list[str]:
+    """A gain or a loss at equal NFE, where the interval leaves no doubt which."""
     entry = results.analysis["headline"]
     if entry is None or entry["gap"]["value"] is None:
         return []
     gap = entry["gap"]
-    if gap["high"] is not None and gap["high"] < 0:
-        return [
-            f"At equal NFE and entropy its log PPL is {-gap['value']:.3f} below the teacher's "
-            f"[{gap['low'] if gap['low'] is None else round(gap['low'], 3)}, {gap['high']:.3f}]."
-        ]
-    return []
+    below = gap["high"] is not None and gap["high"] < 0
+    above = gap["low"] is not None and gap["low"] > 0
+    if not below and not above:
+        return []
+    where = f"{abs(gap['value']):.3f} {'below' if below else 'above'}"
+    return [
+        f"At equal NFE and entropy its log PPL is {where} the teacher's: 95% interval of the difference "
+        f"{limits(gap, signed=True)}."
+    ]
 
 
 def _plan(results: Results) -> list[str]:
