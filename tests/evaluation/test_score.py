@@ -37,6 +37,31 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     assert 0.90 <= sum(held) / len(held) <= 0.98
 
 
+def test_a_text_is_resampled_in_stretches_because_neighbours_are_alike():
+    """Eighteen books of 40 blocks, each with a level of its own: blocks taken one by one are far too sure."""
+
+    def share_held(score_of):
+        held = []
+        for seed in range(200):
+            random = stream(seed, "books")
+            book, own = (torch.randn(size, generator=random).double() for size in (18, 18 * 40))
+            score = score_of(Ratio.mean(book.repeat_interleave(40) + 2 * own), "", {}, seed=seed)
+            assert score.count == 720
+            held.append(score.low <= 0 <= score.high)
+        return sum(held) / len(held)
+
+    assert share_held(Score.of) < 0.7
+    assert share_held(Score.of_one_text) > 0.85
+
+
+def test_stretches_are_whole_neighbours_and_few_texts_are_left_alone():
+    top_n, bottom_n = texts(100, 0)
+    found, few = Ratio.of(top_n, bottom_n).in_stretches(), Ratio.of(top_n[:12], bottom_n[:12])
+    assert (len(found), found.value) == (16, pytest.approx(float(top_n.sum() / bottom_n.sum()), abs=1e-12))
+    assert torch.equal(found.bottom_n[:2], torch.stack([bottom_n[:7].sum(), bottom_n[7:13].sum()]))
+    assert torch.equal(few.in_stretches().top_n, few.top_n)
+
+
 def test_perplexity_is_the_exponential_of_the_resampled_mean():
     top_n, bottom_n = texts(50, 1)
     plain, exponential = Ratio.of(top_n, bottom_n), Ratio.of(top_n, bottom_n, exponential=True)

@@ -168,8 +168,7 @@ def _revision(machine: Json) -> str:
 def _model(about: Mapping[str, Json]) -> str:
     said = [f"{about['role']}, weights `{str(about['sha256'])[:12]}`"]
     if trainer := about.get("trainer"):
-        before = f", after {about['before']:,} of another run" if about.get("before") else ""
-        said.append(f"{_steps(about):,} steps of {trainer.get('batch')} at {trainer.get('lr'):g}{before}")
+        said.append(f"{_steps(about):,} steps of {trainer.get('batch')} at {trainer.get('lr'):g}")
     if about.get("seed") is not None:
         said.append(f"seed {about['seed']}")
     if held_out := about.get("held_out"):

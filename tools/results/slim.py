@@ -18,7 +18,8 @@ from tools.results.match import against, matches, yardstick
 from unmask.base.errors import UserError
 from unmask.base.files import read_json, sha256_file, write_text
 from unmask.evaluation.analysis import analyse
-from unmask.evaluation.results import Bound, Cell, Json, Results, merge, read_results
+from unmask.evaluation.results import Cell, Json, Results, merge, read_results
+from unmask.evaluation.score import STRETCHES, Score
 
 FORMAT, VERSION = "unmask slim results", 1
 LIMIT = 150_000  # bytes
@@ -85,7 +86,8 @@ def _results(several: Sequence[Results]) -> Json:
     whole = analyse(replace(merged, settings=_read_at(merged.settings)), seed=seed)
     found = whole.analysis
     return {
-        "scores are": "[value, low, high]: low and high bound 95% of the bootstrap over texts",
+        "scores are": "[value, low, high]: low and high bound 95% of the bootstrap, over texts that were drawn, over "
+        f"{STRETCHES} stretches of held-out text",
         "settings": _no_paths(whole.settings),
         "judge": whole.judge and _no_paths(whole.judge),
         "machine": _machines(run.provenance for run in several),
@@ -94,7 +96,7 @@ def _results(several: Sequence[Results]) -> Json:
         | {"student": (found.get("headline") or {}).get("model")},
         "notes": [note for note in whole.notes if "/" not in note],
         "cells": [_cell(cell, cell.temperature in (None, whole.temperature)) for cell in whole.cells],
-        "likelihood": [_bound(bound) for bound in whole.bounds],
+        "likelihood": _bounds(whole, seed),
         "comparisons": [_comparison(one) for one in found.get("comparisons", [])],
         "matches": short(matches(whole, seed)),
         "against": short(against(whole, seed)),
@@ -141,7 +143,6 @@ def _model(about: Json) -> Json:
     facts = {
         "seed": trainer.get("seed"),
         "step": said.get("step"),
-        "before": ((config.get("facts") or {}).get("from") or {}).get("step"),
         "distillation": said.get("distillation"),
         "objective": how,
         "curriculum": objective.get("curriculum"),
@@ -184,9 +185,18 @@ def _cell(cell: Cell, whole: bool) -> Json:
     return {**place, "nfe": _digits(cell.nfe), "seconds": _digits(cell.seconds), **kept, **_scores(cell.scores, SCORES)}
 
 
-def _bound(bound: Bound) -> Json:
-    place = {name: getattr(bound, name) for name in ("model", "plan", "steps")}
-    return {**place, "n": len(bound.ratio), "nfe": _digits(bound.nfe), **_scores(bound.scores, bound.scores)}
+def _bounds(whole: Results, seed: int) -> list[Json]:
+    """Every bound, and what it is less the first plan's, paired. Intervals are new: older files resampled texts."""
+    less = {(one["model"], one["plan"], one["steps"]): one for one in whole.analysis.get("plan_likelihood", [])}
+    found = []
+    for bound in whole.bounds:
+        said = {name: getattr(bound, name) for name in ("model", "plan", "steps")}
+        value = Score.of_one_text(bound.ratio, "nats/token", {}, seed=seed).to_json()
+        said |= {"n": len(bound.ratio), "nfe": _digits(bound.nfe), "per_token": triple(value)}
+        if one := less.get((bound.model, bound.plan, bound.steps)):
+            said |= {"to": one["to"], "less": triple(one)}
+        found.append(said)
+    return found
 
 
 def _comparison(one: Json) -> Json:

@@ -16,7 +16,7 @@ from tools.results.pivot import NOTHING, Record, Table, beside, ends, forwards, 
 from tools.results.studies import Study
 
 Blocks = dict[str, list[Table]]
-HALF = "± is half the 95% interval over texts."
+HALF = "± is half the 95% interval."
 PPL_ENTROPY = beside(score("gen_ppl"), score("entropy", 3), forwards)
 GAP = score("path_gap", 3)
 NATS = score("per_token", 4)
@@ -83,7 +83,14 @@ def nelbo(study: Study, text: str) -> Table | None:
     bounds = [r for r in study.bounds(text) if r["role"] == "teacher"]
     whole = next((r for r in bounds if r["plan"] is None), None)
     note = "Nats per token; no judge." + (f" ELBO: {NATS([whole])}." if whole else "")
-    return by_plan([r for r in bounds if r["plan"]], title=f"N-step NELBO, held-out {text}", note=note, cell=NATS)
+    if to := next((r["to"] for r in bounds if "to" in r), None):
+        note += f" Second line: less that of {plan_name(to)} on the same texts, 95%."
+    told = [r for r in bounds if r["plan"]]
+    return by_plan(told, title=f"N-step NELBO, held-out {text}", note=note, cell=beside(NATS, _less_than_first))
+
+
+def _less_than_first(records: Sequence[Record]) -> str:
+    return ends(records[0]["less"], 4, sign=True) if "less" in records[0] else ""
 
 
 def grids(study: Study) -> Blocks:

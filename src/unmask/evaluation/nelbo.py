@@ -228,9 +228,9 @@ def _likelihood(nll_T: Tensor, texts: Texts, record: dict[str, Any], nfe: float 
     perplexity = Ratio.of(nll_T, scored_T, exponential=True)
     seed = int(record["seed"])
     return Likelihood(
-        Score.of(by_token, "nats/token", record, seed=seed),
-        Score.of(by_byte, "nats/byte", record, seed=seed),
-        Score.of(perplexity, "perplexity", record, seed=seed),
+        Score.of_one_text(by_token, "nats/token", record, seed=seed),
+        Score.of_one_text(by_byte, "nats/byte", record, seed=seed),
+        Score.of_one_text(perplexity, "perplexity", record, seed=seed),
         by_token,
         by_byte,
         nfe,
