@@ -221,6 +221,18 @@ def test_what_cannot_be_found_is_told_with_what_could(tmp_path):
         load(tmp_path, device="gpu")
 
 
+def test_a_run_that_stopped_before_its_first_checkpoint_is_told_from_any_other_folder(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is a run without a checkpoint yet: run the same `unmask train`.* again"):
+        load(tmp_path)
+
+
+def test_one_set_of_weights_names_the_argument_and_the_option(checkpoint, tmp_path):
+    save(checkpoint, tmp_path / "a")
+    with pytest.raises(UserError, match=r"load it with weights='ema' \(--weights ema, the default\)"):
+        load(tmp_path / "a", weights="raw")
+
+
 def test_bundled_names_are_found_and_suggested(checkpoint, tmp_path, monkeypatch):
     package = tmp_path / "package"
     save(checkpoint, package / "assets" / "pocket")

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
 
 from unmask.base.streams import stream
@@ -21,6 +22,25 @@ def make(folder, causal):
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
     save(Checkpoint(model, tokenizer=tokenizer), folder)
     return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "judge", "line"),
+    [
+        ("masked", "masked", "masked is a masked model: a judge reads from left to right"),
+        ("causal", "causal", "causal is a causal model and has no mask state: give a --teacher"),
+        ("masked", "nowhere", "the folder nowhere holds no model"),
+    ],
+)
+def test_a_model_of_the_wrong_kind_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys, teacher, judge, line):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "masked", causal=False)
+    make(tmp_path / "causal", causal=True)
+    (tmp_path / "nowhere").mkdir()
+    assert main(["demo", "--teacher", teacher, "--judge", judge]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert line in said.err
 
 
 def test_the_demo_runs_from_text_to_report(tmp_path, monkeypatch, capsys):

@@ -35,7 +35,11 @@ def test_it_says_what_it_made_and_does_nothing_the_second_time(
     shards = ShardSet.open(out)
     assert f"{shards.count('train'):,}" in first.out
     assert main(command) == 0
-    assert "was prepared already, nothing to do" in capsys.readouterr().out
+    second = capsys.readouterr()
+    assert ("was prepared already, nothing to do" in second.out, second.err) == (True, "")
+    assert main([*command[:-1], "301"]) == 2
+    refused = capsys.readouterr().err
+    assert (refused.count("\n"), "vocab_size was 300, is 301" in refused) == (1, True)
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == shards.index
 
@@ -44,10 +48,12 @@ def test_it_says_what_it_made_and_does_nothing_the_second_time(
     ("arguments", "message"),
     [
         (["nowhere.txt"], "cannot read nowhere.txt: it does not exist; check the path"),
+        (["sampel"], "cannot read sampel: it does not exist; did you mean 'sample'?"),
         (["empty.txt"], "no text in empty.txt: a corpus needs at least one document that is not empty"),
         (["blank.txt"], "no text in blank.txt"),
         (["hollow"], "no text in the folder hollow: files are taken that end in .txt, .jsonl, .xz, .gz, .zst"),
         (["latin.txt"], "latin.txt is not UTF-8 text (byte 0xe9 at offset 3): convert it, or give --errors replace"),
+        (["other.jsonl"], "other.jsonl, line 1: no text in the field 'text' (fields: x)"),
         (["text.txt", "--tokenizer", "gtp2"], "no tokenizer 'gtp2': did you mean 'gpt2'?"),
         (["text.txt", "--tokenizer", "gpt2", "--vocab_size", "300"], "exclude each other"),
         (["text.txt", "--vocab_size", "100"], "a tokenizer of 100 tokens is too small"),
@@ -72,13 +78,19 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
     (tmp_path / "empty.txt").touch()
     (tmp_path / "blank.txt").write_text("\n \n<|endoftext|>\n\n")
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    (tmp_path / "other.jsonl").write_text('{"x": 1}')
     (tmp_path / "hollow").mkdir()
     assert main(["prepare", *arguments, "--out", "out"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1].startswith("unmask: ")
-    assert message in lines[-1]
-    assert not [line for line in lines[:-1] if "counting" not in line], "only a progress bar may stand before the line"
+    error = capsys.readouterr().err
+    assert (error.startswith("unmask: "), error.count("\n")) == (True, 1), "no bar, no empty line: this is no terminal"
+    assert message in error
     assert not (tmp_path / "out").exists()
+
+
+def test_an_out_that_is_a_file_is_told_as_that(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prepare", "sample", "--out", str(text)]) == 2
+    assert capsys.readouterr().err == f"unmask: cannot write {text}: it is a file, not a folder; name a folder\n"
+    assert text.read_text(encoding="utf-8") == TEXT
 
 
 def test_without_permission() -> None:

@@ -21,6 +21,7 @@ from unmask.cli.main import main
 from unmask.cli.output import let_stdout_take_any_text
 from unmask.cli.watch import BLOCK, Watch, legible, token_texts, visible_texts
 from unmask.data.tokenizer import Tokenizer
+from unmask.evaluation.ways import fitted_for_others, make_ways
 from unmask.models.dit import DiT
 from unmask.sampling.sample import sample
 from unmask.sampling.samples import StepView
@@ -124,9 +125,10 @@ def test_a_pattern_is_filled_between_its_words(unmask):
 @pytest.mark.parametrize(
     ("words", "reveal", "steps", "forwards"),
     [
-        ("--reveal blocks --block_size 8 --steps 6", "blocks(8, confidence)", 6, 6),
+        ("--reveal blocks --steps 6", "blocks(32, golden)", 6, 6),
+        ("--reveal blocks --block_size 8 --steps 6", "blocks(8, golden)", 6, 6),
         ("--reveal blocks --block_size 8 --threshold 1e-9", "blocks(8, confidence)", None, 3),
-        ("--reveal blocks --block_size 10 --steps 24", "blocks(10, confidence)", 24, 24),
+        ("--reveal blocks --block_size 10 --steps 24", "blocks(10, golden)", 24, 24),
         ("--reveal confidence --threshold 1e-9", "confidence", None, 1),
         ("--reveal entropy --threshold 1e-9", "entropy", None, 24),
         ("--reveal left_to_right --grid 0.75 0.5 0.25", "left_to_right", 4, 4),
@@ -145,6 +147,45 @@ def test_plans_and_grids_by_name(words, reveal, steps, forwards, unmask, tmp_pat
     assert ("1e-09" in json.dumps(run["plan"])) == ("threshold" in words)
     assert run["nfe"] == forwards or ("remask" in words and 1 < run["nfe"] <= forwards)  # steps may reveal nothing
     assert run["remask"] == ({"rule": "cap", "eta": 0.3} if "remask" in words else None)
+
+
+@pytest.fixture
+def fitted(tmp_path):
+    """The file of a grid of 3 steps for golden, as `unmask fit-grid` writes it."""
+    times = [[1, 0], [1, 0.4, 0], [1, 0.6, 0.3, 0]]
+    content = {
+        "grid": {"name": "fitted", "times": times[-1], "by": "rank"},
+        "plan": "golden",
+        "fitting_half": [{"steps": len(edges) - 1, "times": edges} for edges in times],
+    }
+    path = tmp_path / "fitted.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_fitted_grid_means_the_same_to_sample_and_evaluate(unmask, fitted):
+    (way,) = make_ways([f"golden@{fitted}"], [1, 2, 3])
+    for steps in (1, 2, 3):
+        run = strict(unmask("--grid", str(fitted), "--steps", str(steps), "--json")[0].splitlines()[0])
+        assert (run["grid"], run["steps"], run["nfe"]) == (way.at(steps).to_json(), steps, steps)
+    out, err = unmask("--grid", "fitted.json", "--steps", "5", expect=2)
+    assert "fitted.json holds no grid of 5 steps, only of 1 to 3: take one of these, or fit one with" in err
+    assert (out, err.count("\n")) == ("", 1)
+    assert "steps must be at least 1, not 0" in unmask("--grid", "fitted.json", "--steps", "0", expect=2)[1]
+
+
+def test_a_grid_that_was_fitted_for_another_plan_is_taken_and_said(unmask, fitted):
+    (said,) = fitted_for_others(make_ways([f"iid@{fitted.name}"], [3]), 3)
+    out, err = unmask("--reveal", "iid", "--grid", fitted.name)
+    assert err.splitlines()[0] == said
+    assert said not in out
+    assert "was fitted for" not in unmask("--grid", fitted.name)[1]
+
+
+def test_more_steps_than_tokens_cost_nothing(unmask):
+    one_a_token, as_many = (unmask("--steps", steps, "--json")[0].splitlines() for steps in (str(L), "300"))
+    assert strict(as_many[0])["nfe"] == strict(one_a_token[0])["nfe"] == L
+    assert as_many[1] == one_a_token[1]
 
 
 def test_out_holds_what_stdout_would(unmask, tmp_path):

@@ -56,11 +56,36 @@ def test_training_on_keeps_the_schedule(capsys, corpora, tmp_path):
     assert [load(path).schedule.name for path in (first, second, third)] == ["cosine", "cosine", "log_linear"]
 
 
+def test_a_plan_of_ones_own_is_a_choice(capsys, corpora, tmp_path, monkeypatch):
+    from unmask.process import locking
+
+    monkeypatch.setitem(locking.PLANS, "silver", locking.PLANS["golden"])
+    common = ["--data", corpora[0], *OPTIONS.split(), "--plan", "silver"]
+    code, out = run(capsys, *common, "--out", str(tmp_path / "run"))
+    assert (code, "3 steps" in out) == (0, True)
+    code, error = run(capsys, *common[:-1], "goldn", "--out", str(tmp_path / "other"))
+    assert (code, "did you mean 'golden'?" in error) == (2, True)
+
+
 def test_a_causal_judge(capsys, corpora, tmp_path):
     code, _ = run(capsys, "--data", corpora[0], "--objective", "ar", *OPTIONS.split(), "--out", str(tmp_path / "judge"))
     assert code == 0
     assert load(tmp_path / "judge").model.config.causal
     assert "nll" in (tmp_path / "judge" / "metrics.jsonl").read_text()
+
+    on = ["--data", corpora[0], "--from", str(tmp_path / "judge"), "--out", str(tmp_path / "on")]
+    assert run(capsys, *on) == (
+        2,
+        f"unmask: {tmp_path / 'judge'} is a causal model: add --objective ar, or start from a masked one\n",
+    )
+
+
+def test_a_masked_model_does_not_become_a_causal_one(capsys, corpora, tmp_path):
+    assert run(capsys, "--data", corpora[0], *OPTIONS.split(), "--out", str(tmp_path / "run"))[0] == 0
+    on = ["--data", corpora[0], "--from", str(tmp_path / "run"), "--objective", "ar", "--out", str(tmp_path / "on")]
+    code, error = run(capsys, *on)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "is a masked model: leave out --objective ar" in error
 
 
 @pytest.mark.parametrize(
@@ -101,6 +126,7 @@ def test_a_checkpoint_and_a_corpus_of_different_tokenizers(capsys, corpora, tmp_
     code, error = run(capsys, "--data", corpora[2], "--from", str(tmp_path / "run"), "--out", str(tmp_path / "next"))
     assert (code, error.count("\n")) == (2, 1)
     assert "wrong tokenizer" in error
+    assert error.endswith(f"--tokenizer {tmp_path / 'run'}\n")
     longer = ["--from", str(tmp_path / "run"), "--length", "13", "--device", "cpu"]
     code, error = run(capsys, "--data", corpora[0], *longer, "--out", str(tmp_path / "next"))
     assert "13 tokens are longer than the model's 12" in error

@@ -83,6 +83,9 @@ def test_a_folder_without_a_good_index_is_refused(shard_set: Callable[..., Shard
             ShardSet.open(folder)
     with pytest.raises(UserError, match="does not exist"):
         ShardSet.open(tmp_path / "nowhere")
+    (tmp_path / "verse.txt").touch()
+    with pytest.raises(UserError, match=r"verse.txt is a file, .* give a folder made by `unmask prepare`"):
+        ShardSet.open(tmp_path / "verse.txt")
     (folder / "index.json").unlink()
     with pytest.raises(UserError, match="unmask prepare"):
         ShardSet.open(folder)
@@ -96,5 +99,26 @@ def test_a_model_of_another_tokenizer_is_refused(shard_set: Callable[..., ShardS
     check_tokenizer(shards, small)
     with pytest.raises(UserError, match=r"corpus was prepared with 'bpe-300' \(300 .* the model uses 'gpt2' \(50257"):
         check_tokenizer(shards, Tokenizer.load("gpt2"))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "owner", "option"),
+    [
+        ("pocket", "pocket", "--tokenizer pocket"),
+        ("gpt2", "a/model", "--tokenizer gpt2"),  # a checkpoint without a tokenizer's file
+        ("pocket", "the model", "--tokenizer set to the one of the model"),  # nobody knows where it is
+    ],
+)
+def test_a_wrong_tokenizer_names_the_option_that_mends_it(
+    shard_set: Callable[..., ShardSet], tokenizer: str, owner: str, option: str
+) -> None:
+    wanted = Tokenizer.load(tokenizer)
+    wanted.name = "tok" if tokenizer == "pocket" else wanted.name  # what a checkpoint calls it says nothing
+    with pytest.raises(UserError, match=f"prepare the text again with {option}$"):
+        check_tokenizer(shard_set("corpus", [np.arange(50)]), wanted, owner)
+
+
+def test_a_split_that_is_not_there(shard_set: Callable[..., ShardSet]) -> None:
+    shards = shard_set("corpus", [np.arange(50)])
     with pytest.raises(UserError, match="unknown split 'valid': allowed: train"):
         shards.tokens("valid")

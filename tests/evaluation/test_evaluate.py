@@ -318,6 +318,8 @@ def test_a_damaged_results_file_is_one_line(tmp_path, content: str, message: str
         ({"batch": 0}, "batch must be at least 1, not 0"),
         ({"batch": -1, "only_bounds": True, "data": "sample"}, "batch must be at least 1, not -1"),
         ({"control_steps": [0]}, "control_steps must be whole numbers from 1 on"),
+        ({"steps": [4, 300]}, f"steps must be at most {LENGTH}, one a token of these models, not 300: .*--steps"),
+        ({"control_steps": [LENGTH + 1]}, f"control_steps must be at most {LENGTH},.*--control_steps"),
         ({"plans": ["golden", "blocks@mdlm"]}, "blocks take the grids"),
         ({"split": "test"}, "no held-out text to take the test split of"),
         ({"plans": ["golden@{grid}"]}, r"no grid of 8 steps.*--control_steps 4"),

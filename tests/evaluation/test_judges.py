@@ -143,6 +143,16 @@ def test_a_model_that_looks_ahead_is_refused(bpe, tmp_path):
         load_judge(tmp_path, device="cpu")
 
 
+def test_a_folder_without_a_model_is_told_as_that(tmp_path):
+    with pytest.raises(
+        UserError, match=r"the folder .* holds no model \(no config.json\): take smollm2 or gemma3, .*GGUF"
+    ):
+        load_judge(tmp_path, device="cpu")
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(UserError, match="is a run without a checkpoint yet"):
+        load_judge(tmp_path, device="cpu")
+
+
 def test_a_name_that_nobody_has_names_the_offline_choices(tmp_path, monkeypatch):
     pytest.importorskip("transformers", reason=NEEDS)
     choices = r".*smollm2 or gemma3.*GGUF file.*unmask train"

@@ -87,6 +87,17 @@ def test_more_texts_of_the_same_source_merge_but_do_not_pair() -> None:
     assert analyse(both, draws=50).analysis["likelihood"] == []
 
 
+def test_of_a_bound_that_several_have_the_one_on_common_texts_stays_and_others_are_told() -> None:
+    runs = [run(), run(texts="bb", count=32), run("student"), run(plan="iid", texts="bb", count=32)]
+    for order in (runs[:3], runs[2::-1]):
+        merged = merge(order)
+        assert {bound.model: len(bound.ratio) for bound in merged.bounds} == {"teacher": 8, "student": 8}
+        assert not merged.notes  # all of them are of one set of texts
+    assert merge([runs[0], runs[3]]).notes == [
+        "Bounds are of different held-out texts (32 or 8 of them): compare like with like."
+    ]
+
+
 def test_bounds_of_as_many_other_texts_do_not_pair() -> None:
     """Nobody can merge them; a file that says so all the same is not believed."""
     mine, other = run(), run("student", texts="bb")

@@ -55,12 +55,13 @@ def test_a_fitted_grid_serves_every_number_of_steps_up_to_its_own(fitted, tmp_pa
         ("golden@", "unknown grid"),
         ("golden@nowhere.json", "nowhere.json"),
         ("golden@{folder}/bad.json", "is not a grid"),
-        ("golden@{file}", "no grid of 8 steps"),
-        ("stride@{folder}/stride.json", "no grid of 2 steps"),
+        ("golden@{file}", "no grid of 8 steps, only of 1 to 4: .*fit-grid --steps 8"),
+        ("stride@{folder}/stride.json", "no grid of 2 steps, only of 4:"),
         ("blocks@{file}", r"the plan blocks@.*blocks take the grids uniform, rank or cosine"),
         ("blocks@mdlm", "blocks take the grids"),
         ("golden@{folder}/nameless.json", "nameless.json is damaged.*fit-grid"),
         ("golden@{folder}/listless.json", "listless.json is damaged"),
+        ("golden@{folder}/worded.json", "worded.json is damaged"),
         ("golden@{folder}/rising.json", "rising.json is damaged"),
         ("golden@{folder}/longer.json", "longer.json is damaged"),
     ],
@@ -71,7 +72,7 @@ def test_what_is_no_plan_or_grid_is_one_line(fitted, tmp_path, plan: str, messag
     (tmp_path / "stride.json").write_text(json.dumps({**found.to_json(), "plan": "stride"}))
     shorter = {
         "nameless": [{"times": [1.0, 0.5, 0.0]}], "listless": 3, "rising": [{"steps": 2, "times": [0.1, 0.9]}],
-        "longer": [{"steps": 2, "times": [1.0, 0.6, 0.3, 0.0]}],
+        "longer": [{"steps": 2, "times": [1.0, 0.6, 0.3, 0.0]}], "worded": [{"steps": 2, "times": "rank"}],
     }  # fmt: skip
     for name, half in shorter.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({**found.to_json(), "fitting_half": half}))

@@ -108,7 +108,7 @@ ADAPTIVE = [
     Confidence("entropy"),
     Confidence(threshold=0.7),
     Confidence("entropy", threshold=0.5),
-    Blocks(2),
+    Blocks(2, Confidence()),
     Blocks(3, Confidence(threshold=0.6)),
 ]
 
@@ -126,6 +126,13 @@ def test_adaptive_plans(plan, views):
 def test_blocks_of_locked_plans(inner, views):
     for grid, steps in [("rank", 3), ("uniform", 5)]:
         check(MODEL, steps, Blocks(3, inner), grid, views=views)
+
+
+def test_blocks_as_they_come(views):
+    """What a name or a size alone gives: golden inside."""
+    for plan in ("blocks", Blocks(2), Blocks(3)):
+        for grid, steps in [("rank", 2), ("cosine", 3)]:
+            check(MODEL, steps, plan, grid, views=views)
 
 
 def test_other_schedules_lengths_and_seeds():
@@ -147,7 +154,7 @@ def test_shaped_laws(law):
         assert p_value(drawn.tokens, sample_law(shaped, 2, reveal=plan, grid=grid).q) > BELIEVABLE, plan
 
 
-@pytest.mark.parametrize("plan", [*PLANS, Confidence(), Blocks(2)], ids=str)
+@pytest.mark.parametrize("plan", [*PLANS, Confidence(), Blocks(2), Blocks(2, Confidence())], ids=str)
 def test_given_tokens(plan, views):
     """Given positions stay, and the law of the rest is that of the plan on the blanks alone."""
     given_L = torch.tensor([3, 1, 3, 3])

@@ -65,7 +65,7 @@ def test_no_plan_wins_everywhere(toys):
     assert error(toys, "sticky", "confidence", 4, "rank") > 3 * error(toys, "sticky", "iid", 4)
 
 
-@pytest.mark.parametrize("plan", [*PLANS, "left_to_right", "confidence", "entropy", Blocks(4), Blocks(3, Locked())])
+@pytest.mark.parametrize("plan", [*PLANS, "left_to_right", "confidence", "entropy", Blocks(4, Confidence()), Blocks(3)])
 def test_one_token_a_step_is_exact(toys, plan):
     """By rank with steps = length every plan is exact under an exact denoiser."""
     for source in ("sticky", "order2"):
@@ -206,7 +206,10 @@ def test_iid_law_by_summing_over_every_assignment():
     assert torch.allclose(found, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [Confidence(), Confidence("entropy"), Confidence(threshold=0.9), Blocks(4)], ids=str)
+RULES = [Confidence(), Confidence("entropy"), Confidence(threshold=0.9), Blocks(4, Confidence())]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
 def test_adaptive_law_by_following_every_line(rule):
     """Walk through every line x: the positions chosen on the way follow from what is seen, so Q(x) is one product."""
     L, V = 8, 2

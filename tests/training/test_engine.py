@@ -318,6 +318,10 @@ def test_what_does_not_go_together_is_refused(model, trainer, corpus, tmp_path):
         trainer().fit(model, AR(), corpus)
     with pytest.raises(UserError, match="did you mean 'cosine'"):
         trainer(decay="cosin")
+    other = torch.nn.Linear(1, 1)
+    other.length, other.vocab_size = 12, model.vocab_size
+    with pytest.raises(UserError, match="only a DiT can be trained here, not a Linear"):
+        trainer().fit(other, MDLM(), corpus)
     assert not (tmp_path / "run").exists()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,6 +51,8 @@ def from_os_error(error: OSError, doing: str = "use") -> UserError:
     """One line for what the operating system refused."""
     where = error.filename if error.filename is not None else "the file"
     reason = _OS_REASONS.get(error.errno or 0, error.strerror or str(error))
+    if error.errno == errno.EEXIST and os.path.isfile(where):  # where a folder was to be made
+        reason = "it is a file, not a folder; name a folder"
     return UserError(f"cannot {doing} {where}: {reason}")
 
 

@@ -80,6 +80,8 @@ def sampler(
     denoiser = checkpoint.model
     if not isinstance(denoiser, DiT):
         raise UserError("the bench times DiT models: give one with --model, or a preset")
+    if denoiser.config.causal:
+        raise UserError("this model has no mask state (a causal one has none): give a masked-diffusion model")
     B = batch or (32 if cuda else 8)
     with torch.inference_mode():
         lines = _measure(

@@ -164,15 +164,28 @@ def _device(device: str | torch.device) -> torch.device:
 
 def _from_folder(folder: Path, weights: Literal["ema", "raw"], origin: Mapping[str, Any]) -> Checkpoint:
     if not (folder / "config.json").exists():
-        raise UserError(f"{folder} holds no checkpoint (no config.json): give the folder that a run or `save` wrote")
+        raise _no_checkpoint(folder)
     config = read_json(folder / "config.json", "checkpoint config")
     if config.get("format") == FORMAT:
         return _from_own(folder, config, weights)
     check_kind(config, str(folder))  # a checkpoint of another kind is named before anything else about it
     if weights == "raw":
-        raise UserError(f"{folder} holds one set of weights: load it with weights='ema' (the default)")
+        raise _one_set(folder)
     layout = mdlm if "model_type" in config else sdtt  # SDTT's config.json is its Hydra config
     return _from_foreign(layout.read_folder(folder, config), folder, origin)
+
+
+def _no_checkpoint(folder: Path) -> UserError:
+    if (folder / "run.json").is_file():
+        return UserError(
+            f"{folder} is a run without a checkpoint yet: run the same `unmask train` (or `unmask distill`) command "
+            "again, it goes on and writes one"
+        )
+    return UserError(f"{folder} holds no checkpoint (no config.json): give the folder that a run or `save` wrote")
+
+
+def _one_set(folder: Path) -> UserError:
+    return UserError(f"{folder} holds one set of weights: load it with weights='ema' (--weights ema, the default)")
 
 
 def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "raw"]) -> Checkpoint:
@@ -187,7 +200,7 @@ def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder}/config.json is damaged ({error}): restore a copy, or save it again") from error
     if FILES[weights] not in files:
-        raise UserError(f"{folder} holds one set of weights: load it with weights='ema' (the default)")
+        raise _one_set(folder)
     for name, digest in files.items():
         if name != FILES["ema" if weights == "raw" else "raw"]:
             _check_file(folder / name, digest)

@@ -19,10 +19,8 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
         judge: a causal model with the teacher's tokenizer, for Gen PPL
         out: the folder everything goes into
     """
-    from unmask.checkpoint.io import load
-
+    length = _checked(teacher, judge)
     corpus, student, report = (str(out / name) for name in ("corpus", "student", "report"))
-    length = load(teacher).model.length
     _title(f"1. The teacher writes: in {STEPS} steps, then in {length}, one token a step")
     for steps in (STEPS, str(length)):
         _command("sample", "--model", teacher, "--steps", steps, "--watch")
@@ -41,6 +39,24 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
     _title("Done")
     _say(f"Try: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3")
     _say(f"The report: {(Path(report) / 'report.html').resolve()}")
+
+
+def _checked(teacher: str, judge: str) -> int:
+    """The teacher's length; a model that a later command would refuse is refused before the first one runs."""
+    from unmask.base.errors import UserError
+    from unmask.checkpoint.io import dit_of, load
+    from unmask.evaluation.checks import check_judge
+    from unmask.evaluation.judges import load_judge
+
+    source = load(teacher)
+    if dit_of(source).config.causal:
+        raise UserError(
+            f"{teacher} is a causal model and has no mask state: give a --teacher trained with --objective mdlm"
+        )
+    if source.tokenizer is None:
+        raise UserError(f"{teacher} has no tokenizer, so that it cannot write text: give a --teacher that has one")
+    check_judge(load_judge(judge, device="cpu"), source.tokenizer, "mdlm")
+    return source.model.length
 
 
 def _say(text: str) -> None:

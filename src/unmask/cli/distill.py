@@ -47,7 +47,7 @@ def distill(
     reconstruct: float | None = None,
     k: int | None = None,
     snapshot: Literal["raw", "ema"] | None = None,
-    plan: Literal["iid", "permutation", "golden", "van_der_corput", "dilated", "stride"] | None = None,
+    plan: str | None = None,
     plan_steps: int | None = None,
     guard: Literal["warn", "stop", "off"] = "warn",
     bounds: Bounds,
@@ -80,7 +80,8 @@ def distill(
         reconstruct: of mcd: weight of the tokens that only the teacher sees; 0 leaves them out (default: 1)
         k: of sdtt: teacher steps in one student step (default: 2)
         snapshot: which weights of the student become the next teacher (default: raw)
-        plan: where u comes from (default: permutation for cd4lm, iid for the others)
+        plan: where u comes from: iid, permutation, golden, van_der_corput, dilated or stride (default: permutation for
+            cd4lm, iid for the others)
         plan_steps: the number of steps that the plan stride is made for (default: 1/delta)
         guard: what to do when a bound below is crossed
         judge: for Gen PPL of every round: a judge's name, folder or file

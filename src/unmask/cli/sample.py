@@ -88,12 +88,12 @@ def sample(
         prompt: text to begin with, one or one for each sample
         suffix: text to end with, one or one for each sample
         reveal: which positions a step reveals: iid, permutation, golden, van_der_corput, stride, dilated,
-            left_to_right, confidence, entropy or blocks
+            left_to_right, confidence, entropy, or blocks (from left to right, golden inside each)
         block_size: positions in a block of --reveal blocks (default: 32)
         threshold: with --reveal confidence or blocks the probability, with entropy the nats, at which a position is
-            sure enough to be revealed; this sets the number of steps
+            sure enough to be revealed; this sets the number of steps, and puts confidence inside blocks
         grid: how far each step goes: rank, uniform, cosine, mdlm, a list of times between 1 and 0, or the .json of
-            `unmask fit-grid` (default: rank)
+            `unmask fit-grid`, with --steps its best grid of that many steps (default: rank)
         remask: let early mistakes be mended, by this rule of ReMDM; needs --reveal iid and a grid of times
         eta: how much is masked again (default: the rule's usual value)
         temperature: below 1 the likelier tokens gain
@@ -133,6 +133,7 @@ def sample(
             seed=seed, batch=batch, device=device, precision=precision, compile=compile, callback=audience.callback,
         )  # fmt: skip
     if is_first():
+        _note(times, reveal, grid)
         _write(samples, out, json)
         audience.save(samples, Path(model).name, gif, html)
         print(_summary(samples, audience.seconds), file=sys.stderr)
@@ -167,16 +168,27 @@ def _choose_reveal(reveal: str, block_size: int | None, threshold: float | None)
 
 
 def _choose_grid(grid: list[str] | None, steps: int | None, threshold: float | None) -> Grid:
-    """A name, a file, or times; what knows its own number of steps takes no other."""
-    from unmask.sampling.grids import make_grid
+    """A name, a file, which may hold grids of several numbers of steps, or times, which take no other number."""
+    from unmask.sampling.grids import make_grid, read_grid
 
     if threshold is not None and (grid is not None or steps is not None):
         raise UserError("--threshold decides by itself how many steps there are: leave out --steps and --grid")
     chosen: str | list[float] = _times(grid) if grid else "rank"
     made = make_grid(chosen, STEPS if steps is None else steps)
-    if steps is not None and made.steps != steps:
-        raise UserError(f"this grid has {made.steps} steps, --steps says {steps}: leave out --steps")
-    return made
+    if steps is None or made.steps == steps:
+        return made
+    if isinstance(chosen, str):  # a file: a name has as many steps as it is told
+        return read_grid(Path(chosen), steps)
+    raise UserError(f"this grid has {made.steps} steps, --steps says {steps}: leave out --steps")
+
+
+def _note(times: Grid, reveal: str, grid: list[str] | None) -> None:
+    """Say on stderr if the grid was fitted for another plan."""
+    from unmask.sampling.grids import fitted_for_another
+
+    sentence = fitted_for_another(times, reveal, f"{reveal}@{' '.join(grid or [])}")
+    if sentence:
+        print(sentence, file=sys.stderr)
 
 
 def _times(words: list[str]) -> str | list[float]:

@@ -22,7 +22,7 @@ def train(
     dropout: float | None = None,
     objective: Literal["mdlm", "ar"] = "mdlm",
     schedule: Literal["log_linear", "cosine"] | None = None,
-    plan: Literal["iid", "permutation", "golden", "van_der_corput", "dilated", "stride"] = "iid",
+    plan: str = "iid",
     plan_steps: int | None = None,
     wrap: bool = False,
     from_: str | None = None,
@@ -40,7 +40,8 @@ def train(
         dropout: share of features dropped in training (default: the model's)
         objective: mdlm is the ELBO of masked diffusion, ar is next-token prediction with a causal model
         schedule: how the share of masked tokens grows with time (default: that of --from, else log_linear)
-        plan: where u comes from, that is how masked positions go together
+        plan: where u comes from, that is how masked positions go together: iid, permutation, golden, van_der_corput,
+            dilated or stride
         plan_steps: train on exactly the views that sampling meets in so many steps on this plan with the grid rank
             (default: views of all times, the usual ELBO)
         wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
@@ -64,7 +65,7 @@ def train(
     if from_ is not None:
         if preset is not None or dropout is not None:
             raise UserError("--from brings the model with it: leave out --preset and --dropout")
-        model, noise, start = _started(from_, corpora)
+        model, noise, start = _started(from_, corpora, objective)
     else:
         noise, start = schedule_named("log_linear"), None
         shape = {"length": length, "dropout": dropout, "causal": objective == "ar"}
@@ -93,13 +94,19 @@ def _fresh(preset: str, corpora: list[ShardSet], seed: int, **shape: Any) -> DiT
         return DiT.preset(preset, vocab_size=corpora[0].tokenizer().size + 1, **chosen)
 
 
-def _started(source: str, corpora: list[ShardSet]) -> tuple[DiT, Schedule, dict[str, Any]]:
-    """The model and schedule of a checkpoint, if the corpora's tokenizer is its own, and what to remember of it."""
+def _started(source: str, corpora: list[ShardSet], objective: str) -> tuple[DiT, Schedule, dict[str, Any]]:
+    """The model and schedule of a checkpoint, if objective and corpora suit it, and what to remember of it."""
+    from unmask.base.errors import UserError
     from unmask.checkpoint.io import dit_of, load
     from unmask.data.shards import check_tokenizer
     from unmask.evaluation.identity import weights_hash
 
     checkpoint = load(source)
+    causal = dit_of(checkpoint).config.causal
+    if causal and objective != "ar":
+        raise UserError(f"{source} is a causal model: add --objective ar, or start from a masked one")
+    if objective == "ar" and not causal:
+        raise UserError(f"{source} is a masked model: leave out --objective ar, or start from a causal one")
     for corpus in corpora:
         if checkpoint.tokenizer is not None:
             check_tokenizer(corpus, checkpoint.tokenizer, owner=source)

@@ -29,7 +29,7 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-from unmask.base.errors import UserError, os_errors
+from unmask.base.errors import UserError, nearest, os_errors
 from unmask.base.files import sha256_file
 
 PIECE = 1 << 18  # characters; a longer document comes in several pieces
@@ -122,7 +122,14 @@ def find(name: str, kind: str = "auto") -> list[Source]:
         return [_source(name, Path(str(resources.files("unmask") / "assets" / SAMPLE)), kind)]
     if os.path.isdir(name):
         return [_source(str(path), path, kind) for path in _walk(Path(name))]
+    if not os.path.exists(name) and _looks_like_sample(name):
+        raise UserError(f"cannot read {name}: it does not exist; did you mean 'sample'? Else check the path")
     return [_source(name, Path(name), kind)]
+
+
+def _looks_like_sample(name: str) -> bool:
+    """A misspelt word, not the name of a file: those have an ending or a folder."""
+    return re.fullmatch(r"[a-zA-Z]+", name) is not None and nearest(name.lower(), ["sample"]) is not None
 
 
 def _walk(folder: Path) -> list[Path]:

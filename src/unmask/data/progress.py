@@ -30,6 +30,7 @@ class Bars:
 
     def start(self, label: str, total: int | None, done: int = 0) -> Callable[[int], None]:
         """Begin a stage of `total` bytes (None: nobody knows); returns the function to call with bytes done."""
+        self._progress.start()  # not before: without a stage rich would print an empty line
         task = self._progress.add_task(label, total=total, completed=done)
         gathered = 0
 
@@ -49,10 +50,14 @@ class Bars:
             self._progress.update(task.id, total=task.total or task.completed, completed=task.total or task.completed)
 
     def __enter__(self) -> Bars:
-        self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._progress.tasks:
+            return
+        console = self._progress.console
+        if kind is not None and not console.is_terminal:
+            console.quiet = True  # a log gets the error's one line, not a bar that never moved
         self._progress.stop()

@@ -105,6 +105,8 @@ class ShardSet:
     def open(cls, folder: Path | str) -> ShardSet:
         folder = Path(folder)
         if not (folder / INDEX).is_file():
+            if folder.is_file():
+                raise UserError(f"{folder} is a file, not a prepared corpus: give a folder made by `unmask prepare`")
             with os_errors("read", folder):
                 names = os.listdir(folder)
             if "plan.json" in names:
@@ -201,8 +203,17 @@ def check_tokenizer(shards: ShardSet, tokenizer: Tokenizer, owner: str = "the mo
         shown = [f"{one['name']!r} ({one['size']} tokens, {one['hash'][:12]})" for one in (theirs, ours)]
         raise UserError(
             f"wrong tokenizer: {shards.folder} was prepared with {shown[0]}, but {owner} uses {shown[1]}; "
-            f"prepare the text again with --tokenizer set to the one of {owner}"
+            f"prepare the text again with --tokenizer {_named(tokenizer, owner) or f'set to the one of {owner}'}"
         )
+
+
+def _named(tokenizer: Tokenizer, owner: str) -> str | None:
+    """What `--tokenizer` takes for it: its owner's folder or name, or its own where the owner keeps no file of it."""
+    for name in (tokenizer.name,) if Path(owner).is_file() else (owner, tokenizer.name):  # a file: of weights
+        with suppress(UserError):
+            if Tokenizer.load(name).hash == tokenizer.hash:
+                return name
+    return None
 
 
 class ShardWriter:

@@ -83,6 +83,16 @@ def check_mauve(given: bool, texts: int) -> None:
         raise UserError(f"MAUVE needs a judge and {LEAST} texts on each side: give --judge, --data and --n {LEAST}")
 
 
+def check_one_a_token(length: int, **counts: Sequence[int] | None) -> None:
+    """Of more steps than tokens some reveal nothing: a table would name steps that no forward stands behind."""
+    for name, asked in counts.items():
+        most = max(asked or [0])
+        if most > length:
+            raise UserError(
+                f"{name} must be at most {length}, one a token of these models, not {most}: name fewer with --{name}"
+            )
+
+
 def check_control(ways: Sequence[Way], steps: Sequence[int], control_steps: Iterable[int]) -> None:
     """The teacher runs in more steps than were asked for, which a fitted grid may not have."""
     for way in ways:

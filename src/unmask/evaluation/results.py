@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -229,8 +230,8 @@ def _check(results: Results) -> None:
 def merge(several: Sequence[Results]) -> Results:
     """Several runs as one. They must share judge, protocol and held-out text, and mean the same by a model and a plan.
 
-    Of a cell that several have, the one with the most texts stays. Of a bound the last one does: bounds are compared
-    text by text, so that whoever merges must be able to say on which texts.
+    Of a cell that several have, the one with the most texts stays; of a bound the one on the texts that most bounds are
+    of, since bounds are compared text by text.
     """
     first = several[0]
     judges = {(run.judge or {}).get("id"): run for run in several}
@@ -252,7 +253,7 @@ def merge(several: Sequence[Results]) -> Results:
     cells: dict[Any, Cell] = {}
     for cell in (cell for run in several for cell in run.cells):
         cells[cell.key] = max(cells.get(cell.key, cell), cell, key=lambda one: one.n)
-    bounds = {(bound.model, bound.plan, bound.steps): bound for run in several for bound in run.bounds}
+    bounds, about_bounds = _on_common_texts([bound for run in several for bound in run.bounds])
     settings = {**first.settings}
     for name in ("steps", "plans", "temperatures"):
         settings[name] = _union(run.settings[name] for run in several)
@@ -260,14 +261,34 @@ def merge(several: Sequence[Results]) -> Results:
         first,
         models=models,
         cells=list(cells.values()),
-        bounds=list(bounds.values()),
+        bounds=bounds,
         settings=settings,
-        notes=_union(run.notes for run in several),
+        notes=_union([*(run.notes for run in several), about_bounds]),
         analysis={},
         provenance={**first.provenance, "merged": [run.provenance for run in several]}
         if len(several) > 1
         else first.provenance,
     )
+
+
+def _on_common_texts(every: Sequence[Bound]) -> tuple[list[Bound], list[str]]:
+    """Each bound once, on the texts that most bounds are of; and what to say if some are of other texts."""
+
+    def texts(bound: Bound) -> Any:
+        return texts_of(bound).get("sha256"), len(bound.ratio)
+
+    common = Counter(map(texts, every))
+    found: dict[Any, Bound] = {}
+    for bound in every:
+        key = (bound.model, bound.plan, bound.steps)
+        found[key] = max(found.get(key, bound), bound, key=lambda one: (common[texts(one)], len(one.ratio)))
+    counts = sorted({len(bound.ratio) for bound in found.values()}, reverse=True)
+    if len({texts(bound) for bound in found.values()}) < 2:
+        return list(found.values()), []
+    numbers = " or ".join(f"{count:,}" for count in counts)
+    return list(found.values()), [
+        f"Bounds are of different held-out texts ({numbers} of them): compare like with like."
+    ]
 
 
 def _same_model(one: Json, other: Json) -> bool:

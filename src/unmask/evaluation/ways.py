@@ -6,17 +6,16 @@ GRID is a grid's name or a file of `unmask fit-grid`. Refuses to know models and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from unmask.base.errors import UserError
-from unmask.base.files import read_json
 from unmask.base.streams import stream
 from unmask.evaluation.cache import key_of
 from unmask.process.schedule import LogLinear
-from unmask.sampling.grids import GRID_NAMES, Grid, make_grid, read_grid
+from unmask.sampling.grids import GRID_NAMES, Grid, fitted_for_another, make_grid, read_grid
 from unmask.sampling.reveal import make_reveal
 
 
@@ -35,7 +34,7 @@ class Way:
 
     def at(self, steps: int) -> Grid:
         """The grid of so many steps."""
-        return make_grid(self.grid, steps) if self.grid in GRID_NAMES else _fitted(Path(self.grid), steps)
+        return make_grid(self.grid, steps) if self.grid in GRID_NAMES else read_grid(Path(self.grid), steps)
 
     def identity(self, steps: int) -> str:
         """What names the noise of a cell: a fitted grid goes by its times, wherever its file lies."""
@@ -75,29 +74,6 @@ def _try(way: Way, steps: int) -> None:
 
 
 def fitted_for_others(ways: Sequence[Way], steps: int) -> list[str]:
-    """A sentence for each way whose grid was fitted for another plan: it is a law like any other, but not the best."""
-    files = [(way, way.at(steps).fitted_for) for way in ways if way.grid not in GRID_NAMES]
-    return [
-        f"The grid of {way.name} was fitted for the plan {plan}, not for {way.reveal}: another may suit it better."
-        for way, plan in files
-        if plan not in (None, way.reveal)
-    ]
-
-
-def _fitted(path: Path, steps: int) -> Grid:
-    """The grid of a file, or the best one of fewer steps that was found on the way to it."""
-    grid = read_grid(path)
-    if grid.steps == steps:
-        return grid
-    # the order of `stride` depends on the number of steps, so that its paths of fewer steps cut another order
-    found = [] if grid.fitted_for == "stride" else read_json(path, "grid").get("fitting_half") or []
-    try:
-        shorter = {int(one["steps"]): make_grid(one["times"], one["steps"]) for one in found}
-        assert all(other.steps == n for n, other in shorter.items())
-    except (KeyError, TypeError, ValueError, AssertionError, UserError) as error:
-        raise UserError(
-            f"{path} is damaged (its grids of fewer steps, 'fitting_half'): make it again with `unmask fit-grid`"
-        ) from error
-    if steps in shorter:
-        return replace(grid, times=shorter[steps].times)
-    raise UserError(f"{path} holds no grid of {steps} steps: fit one with `unmask fit-grid --steps {steps}`")
+    """A sentence for each way whose grid was fitted for another plan."""
+    found = [fitted_for_another(way.at(steps), way.reveal, way.name) for way in ways]
+    return [sentence for sentence in found if sentence]

@@ -32,6 +32,7 @@ from unmask.evaluation.texts import Texts, of_samples
 from unmask.evaluation.ways import Way
 from unmask.parallel.ranks import Ranks
 from unmask.sampling.body import Precision
+from unmask.sampling.reveal import make_reveal
 from unmask.sampling.sample import sample
 from unmask.sampling.samples import Samples
 
@@ -280,7 +281,7 @@ class Workshop:
 def _identity_of(way: Way, steps: int) -> Json:
     """Which law this is: the plan and the times, whatever they are called and wherever a file lies."""
     grid = way.at(steps)
-    return {"reveal": way.reveal, "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
+    return {"reveal": make_reveal(way.reveal).name, "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
 
 
 def _column(log_q: list[float]) -> Tensor:

@@ -9,8 +9,8 @@ Shapes: B sequences, L positions, C cells of [0, 1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -65,8 +65,8 @@ def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int) -> Grid:
     return Grid("list", tuple(times.grid_of(grid).tolist()))
 
 
-def read_grid(path: Path) -> Grid:
-    """A grid that `unmask fit-grid` wrote."""
+def read_grid(path: Path, steps: int | None = None) -> Grid:
+    """A grid that `unmask fit-grid` wrote, or the best one of fewer steps that was found on the way to it."""
     content = read_json(path, "grid")
     try:
         fitted = content["grid"]
@@ -77,7 +77,45 @@ def read_grid(path: Path) -> Grid:
     if by not in ("time", "rank"):
         raise UserError(f"{path} is not a grid: 'by' must be time or rank, not {by!r}")
     plan = content.get("plan")
-    return Grid(str(fitted.get("name", "fitted")), tuple(checked.tolist()), by=by, fitted_for=plan and str(plan))
+    grid = Grid(str(fitted.get("name", "fitted")), tuple(checked.tolist()), by=by, fitted_for=plan and str(plan))
+    if steps in (None, grid.steps):
+        return grid
+    shorter = _shorter(path, content, grid)
+    if steps not in shorter:
+        raise UserError(f"{path} holds no grid of {steps} steps, only of {_listed({*shorter, grid.steps})}: take one "
+                        f"of these, or fit one with `unmask fit-grid --steps {steps}`")  # fmt: skip
+    return replace(grid, times=shorter[steps])
+
+
+def _shorter(path: Path, content: dict[str, Any], grid: Grid) -> dict[int, tuple[float, ...]]:
+    """Times of the grids of fewer steps in a file, by their steps."""
+    # the order of `stride` depends on the number of steps, so that its paths of fewer steps cut another order
+    found = [] if grid.fitted_for == "stride" else content.get("fitting_half") or []
+    try:
+        shorter = {int(one["steps"]): tuple(times.grid_of(one["times"]).tolist()) for one in found}
+        assert all(len(edges) == n + 1 for n, edges in shorter.items())
+    except (KeyError, TypeError, ValueError, AssertionError, UserError) as error:
+        raise UserError(
+            f"{path} is damaged (its grids of fewer steps, 'fitting_half'): make it again with `unmask fit-grid`"
+        ) from error
+    return shorter
+
+
+def _listed(counts: Iterable[int]) -> str:
+    """All of them, in few words: 1 to 8."""
+    known = sorted(counts)
+    if len(known) > 2 and known == list(range(known[0], known[-1] + 1)):
+        return f"{known[0]} to {known[-1]}"
+    return ", ".join(map(str, known))
+
+
+def fitted_for_another(grid: Grid, reveal: str, name: str) -> str | None:
+    """A sentence on a grid that was fitted for another plan: it is a law like any other, but not the best."""
+    if grid.fitted_for in (None, reveal):
+        return None
+    return (
+        f"The grid of {name} was fitted for the plan {grid.fitted_for}, not for {reveal}: another may suit it better."
+    )
 
 
 def assign_steps(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule, cells: int = 1) -> Tensor:

@@ -57,6 +57,10 @@ def check_fit(trainer: Trainer, model: DiT, objective: Objective, data: Loader, 
             f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
             f"{model.vocab_size - 1} and the mask: prepare the text with the model's tokenizer"
         )
+    if not isinstance(model, DiT):
+        raise UserError(
+            f"only a DiT can be trained here, not a {type(model).__name__}: other models can be sampled from"
+        )
     if isinstance(objective, AR) != model.config.causal:
         raise UserError(
             "the objective AR and a causal model belong together: use AR with DiT(causal=True), and any "
