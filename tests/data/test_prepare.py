@@ -263,6 +263,17 @@ def test_what_a_killed_process_left_aside_goes_when_the_folder_is_taken_up(sourc
     assert contents(out) == contents(tmp_path / "whole")
 
 
+def one_whole_and_one_killed(source: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """The folder of a prepare that ended, and that of one which died with two lists of shards written."""
+    out, unfinished = place / "out", place / "unfinished"
+    prepare([str(source)], out, SMALL, show=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(folder.Folder, "save_shards", dying(folder.Folder.save_shards, 2, after=True))
+        with pytest.raises(Killed):
+            prepare([str(source)], unfinished, SMALL, show=False)
+    return out, unfinished
+
+
 def edit_in_the_middle(path: Path) -> None:
     """Another text of equal length, and the time of the file as it was."""
     was, raw = path.stat(), bytearray(path.read_bytes())
@@ -274,12 +285,7 @@ def edit_in_the_middle(path: Path) -> None:
 
 def test_an_edit_in_the_middle_is_noticed(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "_EDGE", 64)
-    out, unfinished = tmp_path / "out", tmp_path / "unfinished"
-    prepare([str(source)], out, SMALL, show=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(folder.Folder, "save_shards", dying(folder.Folder.save_shards, 2, after=True))
-        with pytest.raises(Killed):
-            prepare([str(source)], unfinished, SMALL, show=False)
+    out, unfinished = one_whole_and_one_killed(source, tmp_path, monkeypatch)
     before = contents(out), contents(unfinished)
     original = (source / "c.txt").read_bytes()
     edit_in_the_middle(source / "c.txt")
@@ -317,12 +323,7 @@ def test_a_file_that_changes_while_it_is_read_ends_in_no_corpus(
 def test_folders_of_the_first_versions_are_known_by_the_edges_of_their_files(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, unfinished = tmp_path / "out", tmp_path / "unfinished"
-    prepare([str(source)], out, SMALL, show=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(folder.Folder, "save_shards", dying(folder.Folder.save_shards, 2, after=True))
-        with pytest.raises(Killed):
-            prepare([str(source)], unfinished, SMALL, show=False)
+    out, unfinished = one_whole_and_one_killed(source, tmp_path, monkeypatch)
     for path in (out / "index.json", unfinished / "plan.json"):
         state = json.loads(path.read_text())
         for one in state["inputs"]:

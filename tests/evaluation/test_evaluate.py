@@ -286,21 +286,6 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "damaged"),
-        ("{}", "not a results file"),
-        ('{"format": "unmask results", "version": 99}', "schema version 99"),
-        ('{"format": "unmask results", "version": 1, "models": {}}', "damaged"),
-    ],
-)
-def test_a_damaged_results_file_is_one_line(tmp_path, content: str, message: str) -> None:
-    (tmp_path / "results.json").write_text(content)
-    with pytest.raises(UserError, match=message):
-        read_results(tmp_path)
-
-
-@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"steps": [0]}, "from 1 on"),

@@ -1,4 +1,4 @@
-"""Runs merged into one: only what was really read and meant alike goes together."""
+"""Results on disk and merged into one: only what is whole, and was really read and meant alike, goes together."""
 
 from __future__ import annotations
 
@@ -141,4 +141,19 @@ def test_a_file_that_lacks_what_a_report_needs_is_damaged(tmp_path, changes, mes
     assert read_results(tmp_path).named("teacher") == ["teacher"]
     (tmp_path / "results.json").write_text(json.dumps({**said, **changes}))
     with pytest.raises(UserError, match=f"is damaged .*{message}"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "damaged"),
+        ("{}", "not a results file"),
+        ('{"format": "unmask results", "version": 99}', "schema version 99"),
+        ('{"format": "unmask results", "version": 1, "models": {}}', "damaged"),
+    ],
+)
+def test_a_damaged_results_file_is_one_line(tmp_path, content: str, message: str) -> None:
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(UserError, match=message):
         read_results(tmp_path)

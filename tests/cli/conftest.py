@@ -1,0 +1,50 @@
+"""Small random models that write, and `unmask sample` on them."""
+
+import pytest
+import torch
+
+from unmask.base.streams import stream
+from unmask.checkpoint.io import Checkpoint, save
+from unmask.cli.main import main
+from unmask.data.tokenizer import Tokenizer
+from unmask.models.dit import DiT
+
+L = 24
+WORDS = "once upon a time there lived a wolf. naïve café, 日本語 🙂! "
+
+
+def _random_checkpoint(causal=False):
+    tokenizer = Tokenizer.train([WORDS * 3], 300)
+    model = DiT(tokenizer.size + 1, L, hidden=16, cond=8, blocks=1, heads=2, causal=causal)
+    generator = stream(0, "weights")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return Checkpoint(model.double(), tokenizer=tokenizer)
+
+
+@pytest.fixture
+def random_checkpoint():
+    """Makes a model with random weights and a tokenizer of a few words."""
+    return _random_checkpoint
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models")
+    save(_random_checkpoint(), place / "model")
+    save(_random_checkpoint(causal=True), place / "causal")
+    return place
+
+
+@pytest.fixture
+def unmask(folder, tmp_path, monkeypatch, capsys):
+    """Run `unmask sample` on the model; gives (stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words, expect=0, model="model"):
+        assert main(["sample", *words, "--device", "cpu", "--model", str(folder / model)]) == expect
+        said = capsys.readouterr()
+        return said.out, said.err
+
+    return call
