@@ -21,6 +21,7 @@ from unmask.base import provenance
 from unmask.base.errors import UserError
 from unmask.bench.timing import Timing, matmul_rate, measure
 from unmask.checkpoint.io import Checkpoint, load
+from unmask.models.denoiser import check_masked
 from unmask.models.dit import DiT
 from unmask.parallel.ranks import pick_device
 from unmask.process.schedule import LogLinear
@@ -80,8 +81,7 @@ def sampler(
     denoiser = checkpoint.model
     if not isinstance(denoiser, DiT):
         raise UserError("the bench times DiT models: give one with --model, or a preset")
-    if denoiser.config.causal:
-        raise UserError("this model has no mask state (a causal one has none): give a masked-diffusion model")
+    check_masked(denoiser)
     B = batch or (32 if cuda else 8)
     with torch.inference_mode():
         lines = _measure(

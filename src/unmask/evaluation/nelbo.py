@@ -27,7 +27,7 @@ from unmask.evaluation.elbo import elbo_of, nll_of, order_agnostic_masks
 from unmask.evaluation.identity import weights_hash
 from unmask.evaluation.score import Ratio, Score
 from unmask.evaluation.texts import Texts, check_same_tokenizer
-from unmask.models.denoiser import Denoiser
+from unmask.models.denoiser import Denoiser, check_masked
 from unmask.parallel.ranks import Ranks, joined
 from unmask.sampling.body import Precision, prepare, usual_batch
 from unmask.sampling.categorical import Law
@@ -185,8 +185,8 @@ def _check(checkpoint: Checkpoint, texts: Texts, batch: int | None, *, causal: b
     if batch is not None and batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
     model, (_, L) = checkpoint.model, texts.tokens_TL.shape
-    if not causal and getattr(getattr(model, "config", None), "causal", False):
-        raise UserError("this is a causal model without a mask state: give a masked-diffusion model")
+    if not causal:
+        check_masked(model)
     check_same_tokenizer(texts, checkpoint.tokenizer, "the model")
     if bool((texts.tokens_TL < 0).any()):
         raise UserError("texts of different lengths have no likelihood together: cut them into blocks of one length")

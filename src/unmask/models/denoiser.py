@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from unmask.base.errors import UserError
+
 MASK_LOGIT = -1e6  # stands for log 0; finite, so that differences and products with zero stay finite
 
 
@@ -50,3 +52,9 @@ def carry_over(logits_BLV: Tensor, z_BL: Tensor, mask_id: int) -> Tensor:
     point_BLV = torch.full_like(logp_BLV, MASK_LOGIT).scatter_(-1, z_BL[..., None], 0.0)
     masked_BL1 = (z_BL == mask_id)[..., None]
     return torch.where(masked_BL1, logp_BLV, point_BLV)
+
+
+def check_masked(model: object) -> None:
+    """Refuse what has no mask state to fill: a causal model, or something else altogether."""
+    if getattr(model, "mask_id", None) is None or getattr(getattr(model, "config", None), "causal", False):
+        raise UserError("this model has no mask state (a causal one has none): give a masked-diffusion model")

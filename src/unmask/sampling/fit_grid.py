@@ -27,6 +27,7 @@ from unmask.base import provenance
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
+from unmask.models.denoiser import check_masked
 from unmask.parallel.ranks import Ranks, joined
 from unmask.process.locking import cells_of
 from unmask.process.schedule import Schedule
@@ -127,8 +128,7 @@ def fit_grid(
     record.
     """
     model, plan = checkpoint.model, _one_order(make_reveal(reveal))
-    if getattr(getattr(model, "config", None), "causal", False):
-        raise UserError("this is a causal model without a mask state: give a masked-diffusion model")
+    check_masked(model)
     T, L = texts_TL.shape
     levels = choose_levels(levels, steps, L)
     if T < LEAST_TEXTS:

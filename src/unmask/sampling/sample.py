@@ -21,7 +21,7 @@ from unmask.base import provenance
 from unmask.base.errors import UserError, unknown
 from unmask.base.streams import seed_of, stream
 from unmask.checkpoint.io import Checkpoint, load
-from unmask.models.denoiser import Denoiser
+from unmask.models.denoiser import Denoiser, check_masked
 from unmask.parallel.ranks import Ranks, joined
 from unmask.process.schedule import Schedule
 from unmask.sampling import categorical
@@ -70,8 +70,7 @@ def sample(
     """
     checkpoint = load(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     model = checkpoint.model
-    if getattr(model, "mask_id", None) is None or getattr(getattr(model, "config", None), "causal", False):
-        raise UserError("this model has no mask state (a causal one has none): give a masked-diffusion model")
+    check_masked(model)
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
     if batch is not None and batch < 1:
