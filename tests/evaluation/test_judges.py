@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -71,6 +72,19 @@ def test_a_text_as_long_as_the_judge_is_scored_from_its_first_token(bpe):
     nll_B = -logits_BTV.log_softmax(-1).gather(-1, told_BT[:, 1:, None])[..., 0].sum(1)
     assert [one.nll for one in said] == pytest.approx(nll_B.tolist(), rel=1e-5)
     assert [one.count for one in said] == [32, 32, 32]
+
+
+def test_the_judges_entropy_is_read_where_it_is_asked_for(bpe):
+    """The state of the mask has no probability: it adds 0 to the entropy, not NaN."""
+    checkpoint, texts = network(bpe), blocks(bpe, 32)
+    judge = load_judge(checkpoint, device="cpu")
+    asked, not_asked = (judge_rows(judge, texts.rows, replace(WHOLE, entropy=on)) for on in (True, False))
+    told_BT = torch.cat([torch.full((3, 1), bpe.eos_id), texts.tokens_TL[:, :-1]], dim=1)
+    p_BTV = checkpoint.model(told_BT)[..., : bpe.size].double().softmax(-1)
+    entropy_B = torch.distributions.Categorical(p_BTV).entropy().sum(1)
+    assert [one.entropy for one in asked] == pytest.approx(entropy_B.tolist(), rel=1e-5)
+    assert all(math.isnan(one.entropy) for one in not_asked)
+    assert [one.nll for one in not_asked] == [one.nll for one in asked]
 
 
 def test_what_is_no_judge_is_refused_in_one_line(bpe, tmp_path):

@@ -24,7 +24,7 @@ from unmask.evaluation.reading import Progress, Reading, judge_rows, retokenised
 from unmask.evaluation.score import DRAWS, Ratio, Score, choose_least
 from unmask.evaluation.texts import Texts
 
-WHOLE = Reading(eos="all", begin=True)  # longer than the judge's context: windows that overlap by half
+WHOLE = Reading(eos="all", begin=True, entropy=False)  # longer than the judge's context: windows that overlap by half
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """How a judge reads texts: which tokens it sees, which of them it scores, in windows where a text is too long.
 
-One pass gives, for each text, the sum of -log p over the scored tokens, their number, and the sum of the judge's
-entropy there. Texts of similar length share a forward; a pad on the right changes nothing for a causal model. What was
-said is kept (cache.Store) every few texts, so that a rerun costs nothing and a killed run goes on.
+One pass gives, for each text, the sum of -log p over the scored tokens, their number, and, where asked, the sum of the
+judge's entropy there. Texts of similar length share a forward; a pad on the right changes nothing for a causal model.
+What was said is kept (cache.Store) every few texts, so that a rerun costs nothing and a killed run goes on.
 
 Refuses to know averages. Shapes: B windows in a forward, T tokens of each, V states.
 """
@@ -35,7 +35,8 @@ class Reading:
 
     `cut`: tokens of a text at most. `width` and `stride`: of the sliding window, where a text is longer than it.
     `eos`: which end-of-document tokens are scored. `begin`: the first token is scored too, predicted from the token
-    that starts a document; else it is only seen.
+    that starts a document; else it is only seen. `entropy`: the judge's own is wanted too, two more passes over a table
+    of all states.
     """
 
     cut: int | None = None
@@ -43,6 +44,7 @@ class Reading:
     stride: int | None = None
     eos: EosRule = "all"
     begin: bool = False
+    entropy: bool = True
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Judged:
 
     nll: float
     count: int
-    entropy: float
+    entropy: float  # NaN where nobody asked
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], rea
             at = window.first - window.start + len(lead) - 1  # where its first scored token is predicted
             tokens = counts[window.text][window.first : window.end]
             counted_BT[b, at : at + len(tokens)] = tokens
-        for window, sum_3 in zip(batch, _score(judge, seen, counted_BT), strict=True):
+        for window, sum_3 in zip(batch, _score(judge, seen, counted_BT, reading.entropy), strict=True):
             sums[window.text] += sum_3
     return [sums[i].tolist() for i in share]
 
@@ -184,22 +186,28 @@ def _batches(judge: Judge, asked: Sequence[_Window]) -> Iterator[list[_Window]]:
 
 
 @torch.inference_mode()
-def _score(judge: Judge, rows: Sequence[Sequence[int]], counted_BT: Tensor) -> Tensor:
+def _score(judge: Judge, rows: Sequence[Sequence[int]], counted_BT: Tensor, entropy: bool) -> Tensor:
     """Of each row the sum of -log p over the counted tokens after its first, their number, and the judge's entropy."""
     if not counted_BT.shape[1]:
         return torch.zeros(len(rows), 3, dtype=torch.float64)
     ids_BT = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
     log_p_BTV = judge.logits(ids_BT[:, :-1]).log_softmax(-1)
-    log_p_BT = log_p_BTV.gather(-1, ids_BT[:, 1:, None].to(log_p_BTV.device))[..., 0].cpu().double()
-    entropy_BT = torch.special.entr(log_p_BTV.exp_()).sum(-1).cpu().double()
+    nll_BT = -log_p_BTV.gather(-1, ids_BT[:, 1:, None].to(log_p_BTV.device))[..., 0].cpu().double()
     within_BT = torch.arange(1, ids_BT.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
-    if not bool((log_p_BT.isfinite() & entropy_BT.isfinite())[within_BT].all()):
+    found = [nll_BT, _entropy(log_p_BTV)] if entropy else [nll_BT]
+    if not all(bool(value_BT[within_BT].isfinite().all()) for value_BT in found):
         raise UserError(
             f"the judge {judge.name!r} gave NaN, or no probability at all, for a token of a text: load it "
             "in fp32, or take another judge"
         )
-    sums = [torch.where(counted_BT, value_BT, 0).sum(1) for value_BT in (-log_p_BT, entropy_BT)]
-    return torch.stack([sums[0], counted_BT.sum(1), sums[1]], dim=1)
+    nll_B, *entropy_B = [torch.where(counted_BT, value_BT, 0).sum(1) for value_BT in found]
+    return torch.stack([nll_B, counted_BT.sum(1), *(entropy_B or [torch.full_like(nll_B, torch.nan)])], dim=1)
+
+
+def _entropy(log_p_BTV: Tensor) -> Tensor:
+    """-sum p log p; takes the table along with it. What has no probability adds nothing: 0 log 0 is 0, not NaN."""
+    p_BTV = log_p_BTV.exp()
+    return -torch.linalg.vecdot(p_BTV, log_p_BTV.clamp_(min=torch.finfo(log_p_BTV.dtype).min)).cpu().double()
 
 
 def sums(judged: Sequence[Judged]) -> Tensor:
