@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tools.results.headline import MARGIN
 from tools.results.match import COOLED, IID_ORDER, by_arm
@@ -71,6 +71,7 @@ COOLED_PANELS = {
     "nelbo": "NELBO, nats per token,\nof held-out text",
 }
 LONG = 26  # characters: four such names do not stand side by side
+APART = 0.3  # nats of entropy that rounds must span for their last one to be named
 MARGINS = 10  # how many margins above the yardstick are shown
 
 
@@ -138,7 +139,8 @@ def frontier(study: Study, judge: str) -> bytes | None:
     for axis, steps in zip(axes, panels, strict=True):
         for plan, look in chosen.items():
             path = [r for r in drawn if (r["plan"], r["steps"]) == (plan, steps)]
-            _path(axis, sorted(path, key=lambda r: -r["temperature"]), look, plan_name(plan), plan in ("iid",))
+            told: Literal["left"] | None = "left" if plan == "iid" else None
+            _path(axis, sorted(path, key=lambda r: -r["temperature"]), look, plan_name(plan), told)
         if real:
             at = real["entropy"][0], real["gen_ppl"][0]
             axis.plot(*at, marker="*", color=INK, markersize=12, linestyle="none", zorder=5, label="real text")
@@ -149,10 +151,9 @@ def frontier(study: Study, judge: str) -> bytes | None:
 
 
 def students(study: Study, judge: str) -> bytes | None:
-    """Students of the last round at 8 steps beside the teacher as its temperature falls: below its line is better."""
+    """Students round by round at 8 steps beside the teacher as its temperature falls: below its line is better."""
     cells = [r for r in study.cells(judge) if r.get("gen_ppl") and r["steps"] == 8]
-    last = max((r["round"] or 0 for r in cells), default=0)
-    drawn = [r for r in cells if r["role"] in ("student", "elbo") and r["hot"] and r["round"] == last]
+    drawn = [r for r in cells if r["role"] in ("student", "elbo") and r["hot"]]
     panels = sorted({r["plan"] for r in drawn}, key=plan_order)
     if not drawn or len({r["temperature"] for r in cells if r["role"] == "teacher"}) < 2:
         return None
@@ -161,15 +162,29 @@ def students(study: Study, judge: str) -> bytes | None:
     for axis, plan in zip(axes, panels, strict=True):
         cooled = {r["temperature"]: r for r in cells if r["role"] == "teacher" and r["plan"] == plan}
         path = [cooled[temperature] for temperature in sorted(cooled, reverse=True)]
-        _path(axis, path, LOOKS["iid"], "teacher, cooled", True)
+        _path(axis, path, LOOKS["iid"], "teacher, cooled", "right")
         for name, look in marks.items():
-            mine = [r for r in drawn if r["plan"] == plan and label(r) == name]
-            x, y = [r["entropy"][0] for r in mine], [r["gen_ppl"][0] for r in mine]
-            axis.plot(x, y, look.marker, color=look.color, markersize=8, zorder=4, label=name.replace("`", ""))
-        _plane(axis, [r for r in cells if r["role"] == "teacher"] + drawn, f"{plan_name(plan)}, 8 steps, round {last}")
+            _rounds(axis, [r for r in drawn if r["plan"] == plan and label(r) == name], look, name.replace("`", ""))
+        _plane(axis, [r for r in cells if r["role"] == "teacher"] + drawn, f"{plan_name(plan)}, 8 steps, by round")
     axes[0].set_ylabel(f"Gen PPL, judge {judge}")
     _legend(figure, axes[0])
     return _svg(figure)
+
+
+def _rounds(axis: Any, records: Sequence[Record], look: Look, name: str) -> None:
+    """A student from round to round, the last one marked large, and numbered where they do not lie on each other."""
+    path = sorted(records, key=lambda r: r["round"] or 0)
+    x, y = [r["entropy"][0] for r in path], [r["gen_ppl"][0] for r in path]
+    axis.plot(
+        x, y, color=look.color, linewidth=1.1, marker=look.marker, markersize=4, markevery=slice(0, -1), zorder=4,
+        markeredgewidth=0,
+    )  # fmt: skip
+    axis.plot(x[-1:], y[-1:], look.marker, color=look.color, markersize=7, zorder=5, label=name)
+    if len(path) > 1 and abs(x[-1] - x[0]) > APART:
+        axis.annotate(
+            f"round {path[-1]['round']}", (x[-1], y[-1]), xytext=(0, 7), textcoords="offset points", ha="center",
+            fontsize=7.5, color=look.color,
+        )  # fmt: skip
 
 
 def _plane(axis: Any, records: Sequence[Record], title: str) -> None:
@@ -180,16 +195,17 @@ def _plane(axis: Any, records: Sequence[Record], title: str) -> None:
     axis.set_xlabel("unigram entropy, nats")
 
 
-def _path(axis: Any, path: Sequence[Record], look: Look, name: str, told: bool) -> None:
-    """A plan as its temperature falls; the temperatures are written beside one plan only."""
+def _path(axis: Any, path: Sequence[Record], look: Look, name: str, told: Literal["left", "right"] | None) -> None:
+    """A plan as its temperature falls; the temperatures are written beside one plan only, on the side that is free."""
     x, y = [r["entropy"][0] for r in path], [r["gen_ppl"][0] for r in path]
     axis.plot(
         x, y, color=look.color, linestyle=look.style, linewidth=look.width, marker=look.marker, markersize=5, label=name
     )
     for record in path if told else ():
         axis.annotate(
-            f"T={record['temperature']:g}", (record["entropy"][0], record["gen_ppl"][0]), xytext=(-6, 3),
-            textcoords="offset points", ha="right", fontsize=7.5, color=SOFT,
+            f"T={record['temperature']:g}", (record["entropy"][0], record["gen_ppl"][0]),
+            xytext=(-6, 3) if told == "left" else (5, -9), ha="right" if told == "left" else "left",
+            textcoords="offset points", fontsize=7.5, color=SOFT,
         )  # fmt: skip
 
 
