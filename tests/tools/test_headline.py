@@ -135,6 +135,13 @@ def test_few_steps_are_cooled_to_the_yardsticks_entropy(made_up):
     assert uncooled == pytest.approx(0.007 + GAP_SLOPE * 0.08)  # at T = 1 it pays for its entropy
 
 
+def test_texts_are_counted_where_the_entropy_is_met(made_up):
+    """It is met between T = 1 and 0.95: how many texts a cooler cell has is nothing to it."""
+    *around, cooler = few_steps(made_up, "B", 8, 4.9, 0.07)
+    entries = read_cells(made_up, [*one_token_a_step(made_up), *around, replace(cooler, n=N // 4)])
+    assert curve(entries, "gen_ppl_cooled", "B")[8]["n"] == N
+
+
 def test_the_interval_at_equal_entropy_is_that_of_what_entropy_does_not_explain(made_up):
     cells = [*one_token_a_step(made_up, own=0.2), *few_steps(made_up, "B", 8, 4.9, 0.07, own=0.2)]
     value, low, high = curve(read_cells(made_up, cells), "gen_ppl_cooled", "B")[8]["distance"]

@@ -155,8 +155,10 @@ class Reader:
         temperature_D = first_crossing(entropy_PD, temperature_P1.expand_as(entropy_PD), target_D)
         if found_D[0].isnan():
             return None
-        nfe, n = mean(cell.nfe or 0.0 for cell in cells), min(cell.n for cell in cells)
-        return Point(path.steps or 0, nfe, n, found_D - score_D(self.most), float(temperature_D[0]))
+        nfe, at = mean(cell.nfe or 0.0 for cell in cells), float(temperature_D[0])
+        hotter = min((c for c in cells if (c.temperature or 0.0) >= at), key=lambda c: c.temperature or 0.0)
+        cooler = max((c for c in cells if (c.temperature or 0.0) <= at), key=lambda c: c.temperature or 0.0)
+        return Point(path.steps or 0, nfe, min(hotter.n, cooler.n), found_D - score_D(self.most), at)
 
 
 def _by_cells(results: Results, place: Place, seed: int) -> list[Json]:
