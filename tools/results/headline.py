@@ -184,8 +184,9 @@ def _fewer_seeds(record: Record, point: Record) -> str:
 def _by_score(
     records: Sequence[Record], title: str, note: str, cell: Callable[[Sequence[Record]], str]
 ) -> Table | None:
+    note += " n counts the fewest texts of any number of steps."
     return pivot(
-        records, title=title, note=f"{note} n counts the fewest texts of any number of steps.", rows=_arm_plan, cell=cell, corner="model, plan", row=_row, order=_row_order,
+        records, title=title, note=note, rows=_arm_plan, cell=cell, corner="model, plan", row=_row, order=_row_order,
         columns=lambda r: (list(MATCH).index(r["score"]), r["score"]), column=lambda key: MATCH[key[1]],
     )  # fmt: skip
 
