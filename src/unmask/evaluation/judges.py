@@ -30,7 +30,7 @@ from unmask.evaluation.cache import cache_home, key_of
 from unmask.evaluation.fetch import Progress, fetch
 from unmask.evaluation.hugging_face import need_transformers, pretrained
 from unmask.evaluation.identity import identity_of, weights_hash
-from unmask.models.denoiser import log_probs
+from unmask.models.denoiser import without_mask
 from unmask.models.dit import DiT
 from unmask.parallel.ranks import Ranks, joined
 
@@ -147,7 +147,7 @@ def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: str) ->
     network = copy.deepcopy(model).to(device, kind).eval()
 
     def logits(ids_BT: Tensor) -> Tensor:
-        return log_probs(network(ids_BT.to(device)), network.mask_id)
+        return without_mask(network(ids_BT.to(device)), network.mask_id)
 
     return Judge(
         name=name,

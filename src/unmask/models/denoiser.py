@@ -39,11 +39,16 @@ class Denoiser(Protocol):
         """logits_...V of features at any selection of positions h_...D."""
 
 
-def log_probs(logits: Tensor, mask_id: int) -> Tensor:
-    """log p(x_0 = v) over the last axis, the mask ruled out; at least float32 whatever the logits came in."""
+def without_mask(logits: Tensor, mask_id: int) -> Tensor:
+    """Logits with the mask ruled out; at least float32 whatever they came in."""
     logits_V = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
     logits_V[..., mask_id] = MASK_LOGIT
-    return logits_V.log_softmax(-1)
+    return logits_V
+
+
+def log_probs(logits: Tensor, mask_id: int) -> Tensor:
+    """log p(x_0 = v) over the last axis, the mask ruled out."""
+    return without_mask(logits, mask_id).log_softmax(-1)
 
 
 def carry_over(logits_BLV: Tensor, z_BL: Tensor, mask_id: int) -> Tensor:
