@@ -207,7 +207,7 @@ def _score(judge: Judge, rows: Sequence[Sequence[int]], counted_BT: Tensor, entr
 def _entropy(log_p_BTV: Tensor) -> Tensor:
     """-sum p log p; takes the table along with it. What has no probability adds nothing: 0 log 0 is 0, not NaN."""
     p_BTV = log_p_BTV.exp()
-    return -torch.linalg.vecdot(p_BTV, log_p_BTV.clamp_(min=torch.finfo(log_p_BTV.dtype).min)).cpu().double()
+    return -p_BTV.mul_(log_p_BTV.clamp_(min=torch.finfo(log_p_BTV.dtype).min)).sum(-1).cpu().double()
 
 
 def sums(judged: Sequence[Judged]) -> Tensor:
