@@ -15,6 +15,7 @@ from unmask.evaluation.ways import fitted_for_others, make_ways
 from unmask.models.dit import DiT
 from unmask.sampling.fit_grid import fit_grid
 from unmask.sampling.grids import make_grid
+from unmask.sampling.sample import sample
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,18 @@ def test_a_fitted_grid_serves_every_number_of_steps_up_to_its_own(fitted, tmp_pa
     moved = shutil.copy(path, tmp_path / "elsewhere.json")
     (other,) = make_ways([f"golden@{moved}"], [4])
     assert other.identity(4) == way.identity(4) != way.identity(2), "a grid is what it does, not where it lies"
+
+
+def test_sampling_in_python_takes_the_files_grid_of_so_many_steps(fitted) -> None:
+    found, path = fitted
+    model = Checkpoint(DiT(9, 16, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0).eval())
+    for steps, times in ((2, found.paths[1].grid().times), (4, found.grid.times), (None, found.grid.times)):
+        drawn = sample(model, 2, steps, grid=path, device="cpu")
+        assert drawn.record["grid"]["times"] == list(times)
+        assert drawn.nfe.tolist() == [steps or 4] * 2
+    with pytest.raises(UserError, match="no grid of 8 steps"):
+        sample(model, 2, 8, grid=path, device="cpu")
+    assert sample(model, 1, device="cpu").record["steps"] == 32, "where nobody says"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from unmask.sampling.samples import Samples, StepView
 
 DEFAULT = "pocket"
-STEPS = 32
 
 
 def sample(
@@ -169,17 +168,14 @@ def _choose_reveal(reveal: str, block_size: int | None, threshold: float | None)
 
 def _choose_grid(grid: list[str] | None, steps: int | None, threshold: float | None) -> Grid:
     """A name, a file, which may hold grids of several numbers of steps, or times, which take no other number."""
-    from unmask.sampling.grids import make_grid, read_grid
+    from unmask.sampling.grids import make_grid
 
     if threshold is not None and (grid is not None or steps is not None):
         raise UserError("--threshold decides by itself how many steps there are: leave out --steps and --grid")
-    chosen: str | list[float] = _times(grid) if grid else "rank"
-    made = make_grid(chosen, STEPS if steps is None else steps)
-    if steps is None or made.steps == steps:
-        return made
-    if isinstance(chosen, str):  # a file: a name has as many steps as it is told
-        return read_grid(Path(chosen), steps)
-    raise UserError(f"this grid has {made.steps} steps, --steps says {steps}: leave out --steps")
+    made = make_grid(_times(grid) if grid else "rank", steps)
+    if steps not in (None, made.steps):  # a list of times: a name or a file has as many steps as it is told
+        raise UserError(f"this grid has {made.steps} steps, --steps says {steps}: leave out --steps")
+    return made
 
 
 def _note(times: Grid, reveal: str, grid: list[str] | None) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
@@ -15,7 +14,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.evaluation.cache import key_of
 from unmask.process.schedule import LogLinear
-from unmask.sampling.grids import GRID_NAMES, Grid, fitted_for_another, make_grid, read_grid
+from unmask.sampling.grids import GRID_NAMES, Grid, fitted_for_another, make_grid
 from unmask.sampling.reveal import make_reveal
 
 
@@ -34,7 +33,7 @@ class Way:
 
     def at(self, steps: int) -> Grid:
         """The grid of so many steps."""
-        return make_grid(self.grid, steps) if self.grid in GRID_NAMES else read_grid(Path(self.grid), steps)
+        return make_grid(self.grid, steps)
 
     def identity(self, steps: int) -> str:
         """What names the noise of a cell: a fitted grid goes by its times, wherever its file lies."""
@@ -56,7 +55,7 @@ def make_ways(plans: Sequence[str], steps: Sequence[int]) -> list[Way]:
         plain = not sign or grid == usual
         way = Way(reveal if plain else plan, reveal, usual if plain else grid)
         if way.grid not in GRID_NAMES:
-            make_grid(way.grid, 1)  # a name that is no grid's, or a file that is none
+            make_grid(way.grid)  # a name that is no grid's, or a file that is none
         for n in steps:
             _try(way, n)
         ways[way.name] = way

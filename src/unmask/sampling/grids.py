@@ -48,21 +48,24 @@ def _named(name: str, steps: int) -> Grid:
 
 
 GRID_NAMES = (*times.GRIDS, "rank")
+STEPS = 32  # where nobody says
 
 
-def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int) -> Grid:
-    """A grid from a name, a list of times, a fitted grid's file, or a grid itself (the last three know their steps)."""
-    if isinstance(grid, Grid):
-        return grid
-    if steps < 1:
+def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int | None = None) -> Grid:
+    """A grid from a name, a fitted grid's file, a list of times, or a grid itself.
+
+    Without `steps` a name has 32, and the others have their own. A file may hold grids of fewer steps; times and a grid
+    know their steps, whatever is asked for.
+    """
+    if steps is not None and steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
     if isinstance(grid, (str, Path)):
         if str(grid) in GRID_NAMES:
-            return _named(str(grid), steps)
+            return _named(str(grid), STEPS if steps is None else steps)
         if Path(grid).suffix == ".json":
-            return read_grid(Path(grid))
+            return read_grid(Path(grid), steps)
         raise unknown("grid", str(grid), [*GRID_NAMES, "a fitted grid's .json file"])
-    return Grid("list", tuple(times.grid_of(grid).tolist()))
+    return grid if isinstance(grid, Grid) else Grid("list", tuple(times.grid_of(grid).tolist()))
 
 
 def read_grid(path: Path, steps: int | None = None) -> Grid:

@@ -43,7 +43,7 @@ Callback = Callable[[StepView], None]
 def sample(
     checkpoint: Checkpoint | str | Path,
     n: int = 1,
-    steps: int = 32,
+    steps: int | None = None,
     *,
     length: int | Sequence[int] | None = None,
     reveal: str | RevealPlan = "golden",
@@ -63,7 +63,7 @@ def sample(
     compile: bool = False,
     callback: Callback | None = None,
 ) -> Samples:
-    """Write n texts in `steps` steps.
+    """Write n texts in `steps` steps (default: 32, or the grid's own).
 
     The default, `golden` on the grid `rank`, spreads the positions of a step evenly; `iid` on the grid `mdlm` is the
     published sampler's law. Under torchrun every process writes its share of the n, and all of them return the whole.
