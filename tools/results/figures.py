@@ -1,12 +1,10 @@
-"""The figures of docs/results.md, drawn from records: NELBO against steps, the frontier, the headline.
+"""The figures of docs/results.md, drawn from records: NELBO against steps, the frontier, the students, the headline.
 
-The same records give the same bytes. A figure follows the reader's light or dark scheme and brings its own ground, so
-that it can be read on any page; where a viewer knows no style sheets it is the light one. Refuses to know files.
+The same records give the same bytes. Refuses to know files, and how a figure looks (drawing.py).
 """
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import re
@@ -14,6 +12,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tools.results.drawing import (
+    INK,
+    LOOKS,
+    OTHERS,
+    RULE,
+    SOFT,
+    STUDENT,
+    STUDENTS,
+    STYLE,
+    legend,
+    looks,
+    ppl_axis,
+    sheet,
+    steps_axis,
+    svg,
+    times_axis,
+)  # fmt: skip
 from tools.results.headline import MARGIN
 from tools.results.match import COOLED, IID_ORDER, by_arm
 from tools.results.names import plan_name, plan_order
@@ -23,43 +38,6 @@ from tools.results.tables import label
 
 from unmask.bench.plans_figure import Look
 
-WIDTH = 700 / 96  # inches: 700 px on a page
-INK, SOFT, RULE, PAPER = "#1d2126", "#5c6470", "#e4e2db", "#fffffe"
-DARK = {
-    INK: "#f0ede6", SOFT: "#a9b0bb", RULE: "#30363f", PAPER: "#15181d",
-    "#d55e00": "#ff9142", "#2a6fbb": "#6fb1f5", "#0f8b8d": "#4fd0d0", "#2e8b57": "#6fd39b", "#8b8f98": "#8b929d",
-    "#7b4fb5": "#bd98f0", "#c05fa0": "#f08fcf", "#a67c00": "#e0b94a",
-}  # fmt: skip
-STYLE = {
-    "font.family": "DejaVu Sans", "font.size": 8.5, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.titlelocation": "left", "axes.titlesize": 9.5, "axes.titleweight": "bold", "axes.titlecolor": INK,
-    "axes.edgecolor": SOFT, "axes.labelcolor": SOFT, "text.color": INK, "xtick.color": SOFT, "ytick.color": SOFT,
-    "axes.grid": True, "grid.color": RULE, "grid.linewidth": 0.7, "axes.axisbelow": True, "legend.frameon": False,
-    "axes.facecolor": PAPER, "figure.facecolor": PAPER, "savefig.facecolor": PAPER, "svg.hashsalt": "unmask",
-    "svg.fonttype": "path", "xtick.minor.size": 0, "ytick.minor.size": 0, "lines.markeredgecolor": PAPER,
-    "lines.markeredgewidth": 0.7,
-}  # fmt: skip
-
-
-LOOKS = {
-    "iid": Look(INK, "o", width=2.1),
-    "golden": Look("#d55e00", "o", width=2.4),
-    "van_der_corput": Look("#2a6fbb", "s"),
-    "stride": Look("#0f8b8d", "D"),
-    "dilated": Look("#2e8b57", "^"),
-    "permutation": Look("#8b8f98", "v"),
-    "confidence": Look("#c05fa0", "X", "--"),
-}
-OTHERS = (Look("#7b4fb5", "P", "--"), Look("#a67c00", "*", "--"), Look("#c05fa0", "<", ":"), Look("#0f8b8d", ">", ":"))
-STUDENT = Look("#2a6fbb", "s", width=2.4)
-STUDENTS = tuple(
-    Look(color, marker)
-    for color, marker in zip(
-        ("#d55e00", "#a67c00", "#8b8f98", "#2a6fbb", "#0f8b8d", "#2e8b57", "#7b4fb5", "#c05fa0"),
-        "sDXo^vP<",
-        strict=True,
-    )
-)
 PANELS = {
     "nelbo": "NELBO, nats per token",
     "path_gap": "Path gap R, nats per byte",
@@ -70,15 +48,8 @@ COOLED_PANELS = {
     "path_gap_cooled": "Path gap R, nats per byte,\nat equal entropy",
     "nelbo": "NELBO, nats per token,\nof held-out text",
 }
-LONG = 26  # characters: four such names do not stand side by side
 APART = 0.3  # nats of entropy that rounds must span for their last one to be named
 MARGINS = 10  # how many margins above the yardstick are shown
-
-
-def looks(plans: Sequence[str]) -> dict[str, Look]:
-    """A look for every plan; plans on a grid of their own take the free ones in order."""
-    spare = iter(OTHERS * 8)
-    return {plan: LOOKS[plan] if plan in LOOKS else next(spare) for plan in sorted(plans, key=plan_order)}
 
 
 def figures(study: Study) -> dict[str, bytes]:
@@ -104,7 +75,7 @@ def _slug(judge: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", judge.lower()).strip("-")
 
 
-# --- the three -------------------------------------------------------------------------------------------------------
+# --- the four --------------------------------------------------------------------------------------------------------
 
 
 def nelbo(study: Study) -> bytes | None:
@@ -113,17 +84,17 @@ def nelbo(study: Study) -> bytes | None:
     if slim is None:
         return None
     curves = {plan: curve for (model, plan), curve in _curves(slim, "nelbo").items() if model == "teacher"}
-    figure, axes = _sheet(2, 3.9)
+    figure, axes = sheet(2, 3.9)
     for axis in axes:
         for plan, look in looks(list(curves)).items():
             _line(axis, curves[plan], look, plan_name(plan), "steps")
         _level(axis, slim, "nelbo")
-        _steps_axis(axis, [point.steps for curve in curves.values() for point in curve], "steps N")
+        steps_axis(axis, [point.steps for curve in curves.values() for point in curve], "steps N")
     _magnify(axes[1], [point for curve in curves.values() for point in curve], _yardstick(slim, "nelbo"), 0.25)
     axes[0].set_title("N-step NELBO, nats per token", pad=6)
     axes[1].set_title("the same, magnified", pad=6)
-    _legend(figure, axes[0])
-    return _svg(figure)
+    legend(figure, axes[0])
+    return svg(figure)
 
 
 def frontier(study: Study, judge: str) -> bytes | None:
@@ -133,7 +104,7 @@ def frontier(study: Study, judge: str) -> bytes | None:
     panels = sorted({r["steps"] for r in drawn})
     if len({r["temperature"] for r in drawn}) < 2:
         return None
-    figure, axes = _sheet(len(panels), 4.3, sharey=True)
+    figure, axes = sheet(len(panels), 4.3, sharey=True)
     chosen = looks(list({r["plan"] for r in drawn}))
     real = next((r for r in cells if r["role"] == "real"), None)
     for axis, steps in zip(axes, panels, strict=True):
@@ -146,8 +117,8 @@ def frontier(study: Study, judge: str) -> bytes | None:
             axis.plot(*at, marker="*", color=INK, markersize=12, linestyle="none", zorder=5, label="real text")
         _plane(axis, drawn + ([real] if real else []), f"{steps} steps")
     axes[0].set_ylabel(f"Gen PPL, judge {judge}")
-    _legend(figure, axes[0])
-    return _svg(figure)
+    legend(figure, axes[0])
+    return svg(figure)
 
 
 def students(study: Study, judge: str) -> bytes | None:
@@ -157,7 +128,7 @@ def students(study: Study, judge: str) -> bytes | None:
     panels = sorted({r["plan"] for r in drawn}, key=plan_order)
     if not drawn or len({r["temperature"] for r in cells if r["role"] == "teacher"}) < 2:
         return None
-    figure, axes = _sheet(len(panels), 4.3, sharey=True)
+    figure, axes = sheet(len(panels), 4.3, sharey=True)
     marks = dict(zip(sorted({label(r) for r in drawn}), itertools.cycle(STUDENTS), strict=False))
     for axis, plan in zip(axes, panels, strict=True):
         cooled = {r["temperature"]: r for r in cells if r["role"] == "teacher" and r["plan"] == plan}
@@ -167,8 +138,8 @@ def students(study: Study, judge: str) -> bytes | None:
             _rounds(axis, [r for r in drawn if r["plan"] == plan and label(r) == name], look, name.replace("`", ""))
         _plane(axis, [r for r in cells if r["role"] == "teacher"] + drawn, f"{plan_name(plan)}, 8 steps, by round")
     axes[0].set_ylabel(f"Gen PPL, judge {judge}")
-    _legend(figure, axes[0])
-    return _svg(figure)
+    legend(figure, axes[0])
+    return svg(figure)
 
 
 def _rounds(axis: Any, records: Sequence[Record], look: Look, name: str) -> None:
@@ -190,7 +161,7 @@ def _rounds(axis: Any, records: Sequence[Record], look: Look, name: str) -> None
 def _plane(axis: Any, records: Sequence[Record], title: str) -> None:
     """Gen PPL against entropy, wide enough for all records."""
     axis.margins(x=0.14)
-    _ppl_axis(axis, records)
+    ppl_axis(axis, records)
     axis.set_title(title, pad=6)
     axis.set_xlabel("unigram entropy, nats")
 
@@ -221,7 +192,7 @@ def headline(study: Study, judge: str) -> bytes | None:
 
 
 def _headline(slim: Slim, chosen: Mapping[tuple[str, str], Look], panels: Mapping[str, str], *, apart: bool) -> bytes:
-    figure, axes = _sheet(len(panels), 3.5)
+    figure, axes = sheet(len(panels), 3.5)
     for axis, (score, title) in zip(axes, panels.items(), strict=True):
         curves = _curves(slim, score, apart)
         for (model, plan), look in chosen.items():
@@ -229,18 +200,18 @@ def _headline(slim: Slim, chosen: Mapping[tuple[str, str], Look], panels: Mappin
                 _line(axis, curves[model, plan], look, f"{model}, {plan_name(plan)}", "nfe")
         _level(axis, slim, score, apart)
         points = [point for key in chosen for point in curves.get(key, []) if point.score[0] is not None]
-        _steps_axis(axis, [point.nfe for point in points], "forwards a text (NFE)")
+        steps_axis(axis, [point.nfe for point in points], "forwards a text (NFE)")
         axis.set_title(title, pad=6)
         if apart:
             _around(axis, points, _height(score, MARGIN[score]))
         elif score == "gen_ppl":
-            _times_axis(axis)
+            times_axis(axis)
         else:
             _magnify(axis, points, _yardstick(slim, score), 0.45)
     if apart:
         axes[0].set_ylabel("distance to the yardstick")
-    _legend(figure, *axes)
-    return _svg(figure)
+    legend(figure, *axes)
+    return svg(figure)
 
 
 def _lines(slim: Slim) -> dict[tuple[str, str], Look]:
@@ -308,14 +279,6 @@ def _height(score: str, distance: float) -> float:
 # --- parts -----------------------------------------------------------------------------------------------------------
 
 
-def _sheet(panels: int, height: float, **shared: bool) -> tuple[Any, Sequence[Any]]:
-    from matplotlib.figure import Figure
-
-    figure: Any = Figure(figsize=(WIDTH, height), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.09, wspace=0.04)
-    return figure, figure.subplots(1, panels, squeeze=False, **shared)[0]
-
-
 def _line(axis: Any, curve: Sequence[Point], look: Look, name: str, along: str) -> None:
     """A line with its 95% intervals."""
     known = [(getattr(point, along), *point.score) for point in curve if point.score[0] is not None]
@@ -353,61 +316,3 @@ def _magnify(axis: Any, points: Sequence[Point], level: float, share: float) -> 
     room = max(values) - level
     if room > 0:
         axis.set_ylim(min(values) - 0.05 * (max(values) - min(values)), level + share * room)
-
-
-def _times_axis(axis: Any) -> None:
-    """Ratios around 1, with as many ticks as there is room for."""
-    axis.set_yscale("log")
-    low, high = axis.get_ylim()
-    wide = (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10, 20)
-    _plain_ticks(
-        axis, [t for t in (wide if high / low > 2.2 else (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5)) if low < t < high]
-    )
-
-
-def _steps_axis(axis: Any, steps: Sequence[float], name: str) -> None:
-    axis.set_xscale("log", base=2)
-    ticks = [2**k for k in range(12) if min(steps, default=2) / 1.5 < 2**k < max(steps, default=2) * 1.5]
-    ticks = ticks[1::2] if len(ticks) > 7 else ticks  # no room for more beside each other
-    axis.set_xticks(ticks, [str(tick) for tick in ticks])
-    axis.set_xlabel(name)
-    axis.minorticks_off()
-
-
-def _ppl_axis(axis: Any, records: Sequence[Record]) -> None:
-    axis.set_yscale("log")
-    values = [r["gen_ppl"][0] for r in records]
-    ticks = [
-        t * 10**k for k in range(6) for t in (1, 1.5, 2, 3, 5, 7) if min(values) / 1.2 < t * 10**k < max(values) * 1.2
-    ]
-    _plain_ticks(axis, ticks)
-
-
-def _plain_ticks(axis: Any, ticks: Sequence[float]) -> None:
-    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.minorticks_off()
-
-
-def _legend(figure: Any, *axes: Any) -> None:
-    """Along the foot, in the order of the lines, what is in several panels once; as many columns as there is room."""
-    found = [pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
-    handles = {name: handle for handle, name in reversed(found)}
-    names = list(dict.fromkeys(name for _, name in found))
-    figure.legend(
-        [handles[name] for name in names], names, loc="outside lower center", handlelength=2.4, columnspacing=1.6,
-        ncols=3 if max(map(len, names)) > LONG else 4, fontsize=8.5,
-    )  # fmt: skip
-
-
-def _svg(figure: Any) -> bytes:
-    """As bytes that depend on nothing but what is drawn, with a dark scheme."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    rules = "".join(
-        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
-        for light, dark in DARK.items()
-        for kind in ("fill", "stroke")
-    )
-    style = f"<style>@media(prefers-color-scheme:dark){{{rules}}}</style>"
-    text = buffer.getvalue().decode()
-    return re.sub(r"(<svg [^>]*>)", lambda found: found[1] + "\n " + style, text, count=1).encode()

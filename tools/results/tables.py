@@ -224,9 +224,8 @@ def students(study: Study, wanted: Callable[[Record], bool], what: str) -> list[
             cell = beside(score("gen_ppl"), score("entropy", 3), teacher_beside, forwards)
             found.append(by_steps(on, f"{what}: {where}", f"{beneath} {HALF} {real}", cell))
             note = "The teacher's forwards on the same plan at equal entropy, over the student's; 95% intervals."
-            if any(
-                r["speed_up"]["value"] is not None for r in on if "speed_up" in r
-            ):  # a table of "not bracketed" says nothing
+            known = [r for r in on if "speed_up" in r and r["speed_up"]["value"] is not None]
+            if known:  # a table of nothing but "not bracketed" says nothing
                 found.append(by_steps(on, f"Speed-up at equal entropy: {where}", note, speed_up))
             found.append(by_steps(on, f"Path gap R: {where}", f"Nats per byte. {HALF}", GAP))
     bounds = [r for r in study.bounds() if r["plan"] and r["role"] in ("teacher", "student", "elbo")]

@@ -44,15 +44,11 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
 def _checked(teacher: str, judge: str) -> int:
     """The teacher's length; a model that a later command would refuse is refused before the first one runs."""
     from unmask.base.errors import UserError
-    from unmask.checkpoint.io import dit_of, load
+    from unmask.cli.distill import load_teacher
     from unmask.evaluation.checks import check_judge
     from unmask.evaluation.judges import load_judge
 
-    source = load(teacher)
-    if dit_of(source).config.causal:
-        raise UserError(
-            f"{teacher} is a causal model and has no mask state: give a --teacher trained with --objective mdlm"
-        )
+    source = load_teacher(teacher)
     if source.tokenizer is None:
         raise UserError(f"{teacher} has no tokenizer, so that it cannot write text: give a --teacher that has one")
     check_judge(load_judge(judge, device="cpu"), source.tokenizer, "mdlm")

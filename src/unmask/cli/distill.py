@@ -112,21 +112,29 @@ def distill(
         _show(trainer.out, source, judge, samples, sample_steps, trainer, json)
 
 
+def load_teacher(teacher: str) -> Checkpoint:
+    """A masked model, as `distill` and `demo` need one."""
+    from unmask.base.errors import UserError
+    from unmask.checkpoint.io import dit_of, load
+
+    source = load(teacher)
+    if dit_of(source).config.causal:
+        raise UserError(
+            f"{teacher} is a causal model and has no mask state: give a --teacher trained with --objective mdlm"
+        )
+    return source
+
+
 def _opened(
     teacher: str, data: list[Path], weights: list[float] | None, length: int | None, wrap: bool, seed: int
 ) -> tuple[Checkpoint, Loader]:
     """The teacher and the text, if they belong together. A teacher without a tokenizer gets the text's."""
-    from unmask.base.errors import UserError
-    from unmask.checkpoint.io import Checkpoint, dit_of, load
+    from unmask.checkpoint.io import Checkpoint
     from unmask.data.loader import Loader
     from unmask.data.shards import ShardSet, check_tokenizer
 
     corpora = [ShardSet.open(folder) for folder in data]
-    source = load(teacher)
-    if dit_of(source).config.causal:
-        raise UserError(
-            f"{teacher} is a causal model and has no mask state: give a model trained with --objective mdlm"
-        )
+    source = load_teacher(teacher)
     for corpus in corpora:
         if source.tokenizer is not None:
             check_tokenizer(corpus, source.tokenizer, owner=teacher)
