@@ -37,29 +37,50 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     assert 0.90 <= sum(held) / len(held) <= 0.98
 
 
-def test_a_text_is_resampled_in_stretches_because_neighbours_are_alike():
-    """Eighteen books of 40 blocks, each with a level of its own: blocks taken one by one are far too sure."""
+def test_blocks_of_one_book_are_drawn_together_because_they_are_alike():
+    """Eighteen books of unequal length, each with a level of its own: blocks taken one by one are far too sure."""
 
-    def share_held(score_of):
+    def share_held(by_book):
         held = []
-        for seed in range(200):
+        for seed in range(300):
             random = stream(seed, "books")
-            book, own = (torch.randn(size, generator=random).double() for size in (18, 18 * 40))
-            score = score_of(Ratio.mean(book.repeat_interleave(40) + 2 * own), "", {}, seed=seed)
-            assert score.count == 720
+            size = (40 * torch.randn(18, generator=random).mul(0.8).exp()).long().clamp(min=2)
+            book_n = torch.arange(18).repeat_interleave(size)
+            level, own_n = (torch.randn(n, generator=random).double() for n in (18, len(book_n)))
+            ratio = Ratio.mean(level[book_n] + 2 * own_n).together(book_n if by_book else None)
+            score = Score.of(ratio, "", {}, seed=seed, draws=400)
+            assert score.count == len(book_n)
             held.append(score.low <= 0 <= score.high)
         return sum(held) / len(held)
 
-    assert share_held(Score.of) < 0.7
-    assert share_held(Score.of_one_text) > 0.85
+    assert share_held(by_book=False) < 0.6
+    assert 0.9 <= share_held(by_book=True) <= 0.98
 
 
-def test_stretches_are_whole_neighbours_and_few_texts_are_left_alone():
-    top_n, bottom_n = texts(100, 0)
-    found, few = Ratio.of(top_n, bottom_n).in_stretches(), Ratio.of(top_n[:12], bottom_n[:12])
-    assert (len(found), found.value) == (16, pytest.approx(float(top_n.sum() / bottom_n.sum()), abs=1e-12))
-    assert torch.equal(found.bottom_n[:2], torch.stack([bottom_n[:7].sum(), bottom_n[7:13].sum()]))
-    assert torch.equal(few.in_stretches().top_n, few.top_n)
+def test_a_cluster_counts_as_one_sample():
+    """Of equal clusters the standard error is that of a mean of their means; the interval is Student's."""
+    value_n = torch.randn(12 * 50, generator=stream(0, "clusters")).double()
+    cluster_n = torch.arange(12).repeat_interleave(50)
+    score = Score.of(Ratio.mean(value_n).together(cluster_n), "", {}, draws=20_000)
+    mean_c = value_n.view(12, 50).mean(1)
+    expected = float(mean_c.std()) / math.sqrt(12)
+    assert score.value == pytest.approx(float(value_n.mean()), abs=1e-12)
+    assert score.stderr == pytest.approx(expected, rel=0.03)
+    assert score.high - score.low == pytest.approx(2 * 2.201 * expected, rel=0.05)  # t of 11 degrees of freedom
+
+
+def test_a_part_keeps_together_what_belongs_together():
+    top_n, bottom_n = texts(40, 5)
+    part = Ratio.of(top_n, bottom_n).together(torch.arange(40) // 4).part(slice(8, None, 2))
+    assert part.clusters == 8
+    assert part.by_cluster().value == pytest.approx(float(top_n[8::2].sum() / bottom_n[8::2].sum()), abs=1e-12)
+    assert part.by_cluster().top_n[0] == top_n[8] + top_n[10]
+
+
+def test_one_cluster_says_nothing_of_its_spread():
+    score = Score.of(Ratio.of(*texts(40, 5)).together(torch.zeros(40, dtype=torch.int64)), "", {})
+    assert math.isnan(score.low)
+    assert math.isnan(score.stderr)
 
 
 def test_perplexity_is_the_exponential_of_the_resampled_mean():

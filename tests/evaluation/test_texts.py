@@ -10,7 +10,7 @@ from unmask.base.errors import UserError
 from unmask.checkpoint.io import Checkpoint
 from unmask.data.prepare import Settings, prepare
 from unmask.data.tokenizer import Tokenizer
-from unmask.evaluation.texts import Texts, held_out, of_samples, parrot
+from unmask.evaluation.texts import Texts, clusters, held_out, of_samples, parrot
 from unmask.models.oracle import Enumerated, sticky
 from unmask.sampling.sample import sample
 
@@ -44,6 +44,8 @@ def test_a_text_file_is_packed_into_blocks_of_the_model(gpt2, tmp_path):
     assert few.tokens_TL.tolist() == blocks[[i * len(blocks) // 4 for i in range(4)]].tolist()
     wrapped = held_out(path, gpt2, 34, count=1, wrap=True).tokens_TL[0].tolist()
     assert wrapped == [gpt2.bos_id, *blocks[0].tolist(), gpt2.eos_id]
+    numbers = np.repeat(np.arange(9), [len(gpt2.encode(d.removesuffix("\n"))) + 1 for d in documents])
+    assert few.document_T.tolist() == [int(numbers[i * len(blocks) // 4 * 32 + 16]) for i in range(4)]
     with pytest.raises(UserError, match="less than one block"):
         held_out(path, gpt2, 10_000)
 
@@ -64,6 +66,7 @@ def test_the_sample_is_what_preparing_it_holds_out(tmp_path):
     for split in ("validation", "test"):
         mine, theirs = (held_out(data, tokenizer, 256, split=split) for data in ("sample", tmp_path / "corpus"))
         assert torch.equal(mine.tokens_TL, theirs.tokens_TL)
+        assert torch.equal(mine.document_T, theirs.document_T)
         assert mine.record["split"] == split
     usual = held_out("sample", tokenizer, 256, count=128)
     assert usual.record["split"] == "validation"
@@ -92,10 +95,21 @@ def test_samples_bring_their_log_q_and_record(letters):
         of_samples(samples, None)
 
 
+def test_texts_of_a_document_belong_together_unless_documents_are_few():
+    books = torch.tensor([3, 3, 5, 8, 8, 9, 12])
+    assert clusters(books).tolist() == [0, 0, 1, 2, 2, 3, 4]
+    assert clusters(books[:-1]).tolist() == [0, 1, 2, 3, 4, 5], "four documents: one text, and it has few blocks"
+    one_text = [0] * 3 + [1] * 2 + [2] * 3 + [3] * 2 + [4] * 3 + [5] * 2 + [6] * 3 + [7] * 2
+    assert clusters(torch.zeros(20)).tolist() == one_text
+    mostly_one = torch.tensor([0] * 11 + list(range(1, 10)))
+    assert clusters(mostly_one).tolist() == one_text
+
+
 def test_the_parrot_prints_real_passages(gpt2):
     real = Texts(torch.tensor(gpt2.encode(PROSE * 100)[:320]).view(20, 16), gpt2)
     birds = parrot(real, 50, passages=16)
     assert len(birds) == 50
     assert {tuple(row) for row in birds.rows} == {tuple(row) for row in real.rows[:16]}
+    assert torch.equal(birds.cluster_T, torch.arange(50) % 16), "a passage printed again says nothing new"
     with pytest.raises(UserError, match="as many real texts"):
         parrot(real, 50, passages=21)

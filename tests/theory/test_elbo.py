@@ -110,7 +110,7 @@ def test_every_estimate_of_the_bound_has_its_enumerated_mean(estimate):
     rows = torch.multinomial(P, n, replacement=True, generator=generator)
     x0 = LINES[rows]
     if estimate == "evaluation":
-        values = L * elbo_of(model, x0, order_agnostic_masks(n, L, generator))
+        values = L * elbo_of(model, x0, order_agnostic_masks(n, L, generator)[0])
     else:
         schedule = Cosine(eps=0.0) if estimate == "cosine" else LogLinear(eps=0.0)
         objective = MDLM(schedule, "golden" if estimate == "spread" else "iid")
@@ -121,10 +121,18 @@ def test_every_estimate_of_the_bound_has_its_enumerated_mean(estimate):
     assert (abs(error) > bound) if estimate == "spread" else (abs(error) < bound)
 
 
+def test_views_of_a_text_are_spread_over_how_much_is_masked():
+    """One of 4 views in each quarter of 1..L, and all views together one in each of 4 T equal parts."""
+    masked_PTL = order_agnostic_masks(25, 1000, stream(0), views=4)
+    k_PT = masked_PTL.sum(2)
+    assert torch.equal((k_PT - 1) // 250, torch.arange(4)[:, None].expand(4, 25))
+    assert torch.equal(((k_PT - 1) // 10).flatten().sort().values, torch.arange(100))
+
+
 def test_evaluation_has_less_noise_than_the_training_loss():
     model, n = Bent(0.5), 10_000
     x0 = LINES[torch.multinomial(P, n, replacement=True, generator=stream(1))]
-    ours = L * elbo_of(model, x0, order_agnostic_masks(n, L, stream(2)))
+    ours = L * elbo_of(model, x0, order_agnostic_masks(n, L, stream(2))[0])
     theirs = MDLM(LogLinear(eps=0.0))(model, Rows(x0, 0, n), step=0, generator=stream(3)).loss_BL.sum(1)
     assert float(ours.std()) < 0.5 * float(theirs.std())
 

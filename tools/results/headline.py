@@ -12,7 +12,7 @@ from tools.results.match import COOLED, by_arm
 from tools.results.names import plan_name, plan_order
 from tools.results.pivot import Record, Table, beside, ends, forwards, pivot
 from tools.results.studies import Study
-from tools.results.tables import Blocks, by_mauve, hot, tables
+from tools.results.tables import Blocks, by_mauve, hot, plans, students, tables
 
 MATCH = {
     "gen_ppl_cooled": "Gen PPL at equal entropy",
@@ -49,6 +49,13 @@ def headline(study: Study) -> Blocks:
         "mauve": tables(*(by_mauve(hot(study.cells(judge), "teacher"), judge) for judge in study.judged())),
         "brief": tables(_brief(by_judge[0])) if by_judge else [],
     }
+
+
+def scale(study: Study) -> Blocks:
+    """The larger model: plans, how far they are from its own yardstick, then students."""
+    apart = headline(study)
+    near = {name: apart[name] for name in ("within", "distances")}
+    return {**plans(study), **near, "students": students(study, lambda r: True, "Students")}
 
 
 def _arms(entries: Sequence[Record]) -> list[Record]:

@@ -28,7 +28,7 @@ from torch import Tensor
 from unmask.evaluation.analysis import contenders
 from unmask.evaluation.frontier import Drawn, Interval, at_entropy, between, cell_name, draw_cell
 from unmask.evaluation.results import Bound, Cell, Json, Results
-from unmask.evaluation.score import Ratio, bootstrap_in_stretches, independent
+from unmask.evaluation.score import Ratio, independent, paired_draws
 from unmask.evaluation.speedup import falling, first_reach
 
 IID_ORDER = ("iid", "permutation")  # plans that reveal in a uniformly random order
@@ -241,8 +241,7 @@ def _with_value(cell: Cell, seed: int) -> Tensor:
 
 
 def _paired(a: Ratio, b: Ratio, seed: int) -> Tensor:
-    value_DR = bootstrap_in_stretches([a, b], seed=seed)
-    return torch.cat([torch.tensor([a.value - b.value], dtype=torch.float64), value_DR[:, 0] - value_DR[:, 1]])
+    return torch.cat([torch.tensor([a.value - b.value], dtype=torch.float64), paired_draws(a, b, seed=seed)])
 
 
 # --- arms of several training seeds ----------------------------------------------------------------------------------

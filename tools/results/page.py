@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tools.results.figures import figures
-from tools.results.headline import headline
+from tools.results.headline import headline, scale
 from tools.results.names import plan_name
 from tools.results.studies import STATUS, Json, Slim, Study
-from tools.results.tables import Blocks, ablation, grids, matched, plans, rounds, scale
+from tools.results.tables import Blocks, ablation, grids, matched, plans, rounds
 
 from unmask.base.errors import UserError, os_errors, unknown
 from unmask.base.files import write_bytes, write_text
@@ -145,8 +145,8 @@ def _facts(study: Study, here: Path, results: Path) -> str:
 
 def _run_facts(slim: Slim, link: str) -> str:
     said = slim.said
-    machine = "; ".join(f"{m['device']}, torch {m['torch']}, {m['time'][:10]}, {_revision(m)}" for m in said["machine"])
-    lines = [f"- [{slim.run.name}]({link}): {machine}."]
+    machines = [f"{m['device']}, torch {m['torch']}, {m['time'][:10]}, {_revision(m)}" for m in said["machine"]]
+    lines = [f"- [{slim.run.name}]({link}): {'; '.join(dict.fromkeys(machines))}."]
     if judge := said.get("judge"):
         facts = ", ".join(str(judge[key]) for key in ("kind", "dtype") if judge.get(key))
         protocol = said["settings"]["protocol"]

@@ -19,7 +19,7 @@ from unmask.base.errors import UserError
 from unmask.base.files import read_json, sha256_file, write_text
 from unmask.evaluation.analysis import analyse
 from unmask.evaluation.results import Cell, Json, Results, merge, read_results
-from unmask.evaluation.score import STRETCHES, Score
+from unmask.evaluation.score import Score
 
 FORMAT, VERSION = "unmask slim results", 1
 LIMIT = 150_000  # bytes
@@ -87,7 +87,7 @@ def _results(several: Sequence[Results]) -> Json:
     found = whole.analysis
     return {
         "scores are": "[value, low, high]: low and high bound 95% of the bootstrap, over texts that were drawn, over "
-        f"{STRETCHES} stretches of held-out text",
+        "documents of held-out text",
         "settings": _no_paths(whole.settings),
         "judge": whole.judge and _no_paths(whole.judge),
         "machine": _machines(run.provenance for run in several),
@@ -95,7 +95,7 @@ def _results(several: Sequence[Results]) -> Json:
         "analysis": {name: found.get(name) for name in ("teacher", "temperature", "base_plan", "best_plan")}
         | {"student": (found.get("headline") or {}).get("model")},
         "notes": [note for note in whole.notes if "/" not in note],
-        "cells": [_cell(cell, cell.temperature in (None, whole.temperature)) for cell in whole.cells],
+        "cells": [_cell(_anew(cell, seed), cell.temperature in (None, whole.temperature)) for cell in whole.cells],
         "likelihood": _bounds(whole, seed),
         "comparisons": [_comparison(one) for one in found.get("comparisons", [])],
         "matches": short(matches(whole, seed)),
@@ -176,6 +176,15 @@ def short(said: Any) -> Any:
     return _digits(said) if isinstance(said, float) else said
 
 
+def _anew(cell: Cell, seed: int) -> Cell:
+    """Real text with new intervals, by documents: older files resampled its blocks one by one."""
+    if cell.plan is not None:
+        return cell
+    named = {"gen_ppl": cell.ratios.get("ppl"), "entropy": cell.ratios.get("entropy")}
+    new = {name: Score.of(ratio, "", {}, seed=seed).to_json() for name, ratio in named.items() if ratio is not None}
+    return replace(cell, scores={**cell.scores, **new})
+
+
 def _cell(cell: Cell, whole: bool) -> Json:
     place = {name: getattr(cell, name) for name in ("model", "plan", "steps", "temperature", "n")}
     if not whole:
@@ -191,7 +200,7 @@ def _bounds(whole: Results, seed: int) -> list[Json]:
     found = []
     for bound in whole.bounds:
         said = {name: getattr(bound, name) for name in ("model", "plan", "steps")}
-        value = Score.of_one_text(bound.ratio, "nats/token", {}, seed=seed).to_json()
+        value = Score.of(bound.ratio, "nats/token", {}, seed=seed).to_json()
         said |= {"n": len(bound.ratio), "nfe": _digits(bound.nfe), "per_token": triple(value)}
         if one := less.get((bound.model, bound.plan, bound.steps)):
             said |= {"to": one["to"], "less": triple(one)}

@@ -271,8 +271,3 @@ def _last(study: Study) -> int:
 def ablation(study: Study) -> Blocks:
     """Variants of one method after round 1."""
     return {"variants": students(study, lambda r: True, "After round 1")}
-
-
-def scale(study: Study) -> Blocks:
-    """The larger model: plans, then students."""
-    return {**plans(study), "students": students(study, lambda r: True, "Students")}

@@ -111,11 +111,10 @@ class Loader:
     def eval_batches(self, count: int | None, batch: int) -> Iterator[Batch]:
         """A fixed pass in the order of the text: `count` blocks evenly spaced over the split (None: all of them)."""
         everything = _Pool(list(range(len(self.sources))), np.cumsum([self._blocks_of(s) for s in self.sources]), 0)
-        total = everything.blocks if count is None else min(count, everything.blocks)
-        chosen = np.arange(total, dtype=np.int64) * everything.blocks // total
-        for start in range(0, total, batch):
+        chosen = evenly(everything.blocks, count)
+        for start in range(0, len(chosen), batch):
             tokens_BL = self._read(everything, chosen[start : start + batch])
-            yield Batch(torch.from_numpy(tokens_BL), start, total)
+            yield Batch(torch.from_numpy(tokens_BL), start, len(chosen))
 
     def _shuffled(self, pool: _Pool, turns: np.ndarray) -> np.ndarray:
         """The blocks read at the pool's `turns`: turn i is place i mod n of epoch i div n."""
@@ -142,6 +141,12 @@ class Loader:
             path = streams[members[row]].path_at(int(firsts[row]) + column)
             raise damaged(path, f"token {tokens_BL[:, inside][row, column]} where the last is {size - 1}")
         return tokens_BL
+
+
+def evenly(blocks: int, count: int | None) -> np.ndarray:
+    """`count` of so many blocks, evenly spaced (None, or more than there are: all of them)."""
+    total = blocks if count is None else min(count, blocks)
+    return np.arange(total, dtype=np.int64) * blocks // total
 
 
 def _check_arguments(sources: Sequence[ShardSet], length: int, weights: Sequence[float] | None, wrap: bool) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from unmask.evaluation.frontier import Drawn, Interval, at_entropy, cell_name, draw_cell
 from unmask.evaluation.results import Bound, Cell, Json, Results
-from unmask.evaluation.score import DRAWS, Ratio, Score, bootstrap, bootstrap_in_stretches, choose_least
+from unmask.evaluation.score import DRAWS, Ratio, bootstrap, choose_least, difference
 from unmask.evaluation.speedup import gap_at, speed_up
 
 
@@ -188,9 +188,7 @@ def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
 
 def _less(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
     mine, theirs = bound.ratio, other.ratio
-    value_DR = bootstrap_in_stretches([mine, theirs], seed=seed, draws=draws)
-    value_D, value = value_DR[:, 0] - value_DR[:, 1], mine.value - theirs.value
-    score = Score.drawn(value, value_D, len(mine), "nats/token", {}).to_json()
+    score = difference(mine, theirs, "nats/token", {}, seed=seed, draws=draws).to_json()
     del score["record"]
     return score
 

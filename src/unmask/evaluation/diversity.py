@@ -56,14 +56,14 @@ def diversity(
     record = provenance.record("cpu", texts=texts.record, real=real.record, seed=seed)
 
     def score(ratio: Ratio, unit: str, name: str, **facts: Any) -> Score:
-        return Score.of(ratio, unit, {**record, "score": name, **facts}, seed=seed)
+        return Score.of(ratio.together(texts.cluster_T), unit, {**record, "score": name, **facts}, seed=seed)
 
     pool = Rows(texts.rows)
     longest = int(min(pool.length_T.max(), max(map(len, real.rows))))
     orders = [n for n in orders if n <= longest]
     lags = [lag for lag in lags if lag < longest]
     frequent = frequent_tokens(real)
-    ours = {lag: information(pool, lag, frequent) for lag in lags}
+    ours = {lag: information(pool, lag, frequent).together(texts.cluster_T) for lag in lags}
     theirs = _real_information(real, tuple(lags))
     both = Rows([*texts.rows, *real.rows])
     gap = {**record, "score": "information_gap"}
@@ -173,7 +173,7 @@ def information(rows: Sequence[Sequence[int]] | Rows, lag: int, symbol_V: Tensor
 @lru_cache(maxsize=1)  # one real text serves all the cells of an evaluation
 def _real_information(real: Texts, lags: tuple[int, ...]) -> dict[int, Ratio]:
     rows, frequent = Rows(real.rows), frequent_tokens(real)
-    return {lag: information(rows, lag, frequent) for lag in lags}
+    return {lag: information(rows, lag, frequent).together(real.cluster_T) for lag in lags}
 
 
 def _pointwise(first_M: Tensor, second_M: Tensor) -> Tensor:

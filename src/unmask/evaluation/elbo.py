@@ -6,7 +6,8 @@ NELBO / L of *every* schedule that runs from clean to all masked, with less nois
 log-likelihood. (MDLM's own estimate stops at mask probability 1 - eps = 0.999 and so lies up to 0.1% of the all-masked
 loss lower.) For a causal model it is the exact -log p(x_i | x_<i), first token not scored.
 
-Refuses to know loops, files and scores. Shapes: B sequences, L positions, N chosen positions, T all sequences.
+Refuses to know loops, files and scores. Shapes: B sequences, L positions, N chosen positions, T all sequences, P views
+of each.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from unmask.objectives.divergences import token_nll
 from unmask.process.times import stratified
 
 
-def order_agnostic_masks(total: int, length: int, generator: torch.Generator) -> Tensor:
-    """masked_TL with k positions each, k stratified over 1..L, at random places."""
-    k_T = torch.ceil(stratified(total, generator) * length)
-    rank_TL = torch.rand(total, length, generator=generator, dtype=torch.float64).argsort(dim=1)
-    return rank_TL < k_T[:, None]
+def order_agnostic_masks(total: int, length: int, generator: torch.Generator, views: int = 1) -> Tensor:
+    """masked_PTL, P views of each text with k positions masked at random places, k stratified over 1..L.
+
+    Each text has its views in equal parts of 1..L, so that its own mean says little of which k it happened to get: all
+    texts together would be as exact without that, but their spread would be mostly that of k, and intervals too wide.
+    """
+    part_P1 = torch.arange(views, dtype=torch.float64)[:, None]
+    k_PT = torch.ceil((part_P1 + stratified(total, generator)) / views * length)
+    rank_PTL = torch.rand(views, total, length, generator=generator, dtype=torch.float64).argsort(dim=2)
+    return rank_PTL < k_PT[..., None]
 
 
 def elbo_of(student: Denoiser, x0_BL: Tensor, masked_BL: Tensor) -> Tensor:

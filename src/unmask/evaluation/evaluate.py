@@ -197,7 +197,9 @@ def _real(texts: Texts, n: int, seed: int) -> RealText:
     facts = {name: texts.record[name] for name in ("source", "split", "wrap")}
 
     def part(first: int) -> Texts:
-        return real_text(texts.tokens_TL[first : 2 * pool : 2].contiguous(), texts.tokenizer, **facts, half=first)
+        of = slice(first, 2 * pool, 2)
+        assert texts.document_T is not None
+        return real_text(texts.tokens_TL[of].contiguous(), texts.tokenizer, texts.document_T[of], **facts, half=first)
 
     return halves(part(0), part(1), seed)
 

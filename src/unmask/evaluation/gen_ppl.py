@@ -113,11 +113,16 @@ def gen_ppl(
         judge.device, score="gen_ppl", protocol=protocol, reading=vars(reading), judge=judge.record(),
         texts=texts.record, scored_tokens=int(count_T.sum()), seed=seed,
     )  # fmt: skip
-    ppl, entropy = average(nll_T, count_T, chosen.average), Ratio.mean(unigram_entropy(texts.rows))
+    ratios = (
+        average(nll_T, count_T, chosen.average),
+        Ratio.mean(unigram_entropy(texts.rows)),
+        Ratio.of(judged_T, count_T),
+    )
+    ppl, entropy, judged = (ratio.together(texts.cluster_T) for ratio in ratios)
     return GenPPL(
         Score.of(ppl, "perplexity", record, seed=seed),
         Score.of(entropy, "nats", {**record, "score": "unigram_entropy"}, seed=seed),
-        Score.of(Ratio.of(judged_T, count_T), "nats/token", {**record, "score": "judge_entropy"}, seed=seed),
+        Score.of(judged, "nats/token", {**record, "score": "judge_entropy"}, seed=seed),
         ppl, entropy,
     )  # fmt: skip
 

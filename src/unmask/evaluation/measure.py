@@ -55,7 +55,7 @@ class Measure:
 
     def __call__(self, texts: Texts, *, with_mauve: bool = False, progress: Progress | None = None) -> Measured:
         scores: dict[str, Score] = {}
-        ratios: dict[str, Ratio] = {"entropy": Ratio.mean(unigram_entropy(texts.rows))}
+        ratios: dict[str, Ratio] = {"entropy": Ratio.mean(unigram_entropy(texts.rows)).together(texts.cluster_T)}
         record: Json = {"texts": texts.record}
         scores["entropy"] = Score.of(ratios["entropy"], "nats", {}, seed=self.seed)
         if self.judge is not None:

@@ -137,7 +137,7 @@ def elbo(
 ) -> Likelihood:
     """The usual ELBO of a masked model, or the exact likelihood of a causal one, on held-out texts.
 
-    `masks` masked views of each text are taken, k masked positions stratified over texts and views.
+    `masks` masked views of each text are taken, k masked positions stratified over its views and over texts.
     """
     causal = bool(getattr(getattr(checkpoint.model, "config", None), "causal", False))
     _check(checkpoint, texts, batch, causal=causal)
@@ -148,7 +148,7 @@ def elbo(
         else:
             body = prepare(checkpoint.model, ranks.device, precision)
             model, used = body.model, body.precision
-        masked_PTL = order_agnostic_masks(masks * T, L, stream(seed, "elbo")).view(masks, T, L)
+        masked_PTL = order_agnostic_masks(T, L, stream(seed, "elbo"), views=masks)
         budget = 2**32 if ranks.device.type == "cuda" else 2**27
         rows = batch or max(1, budget // (4 * L * model.vocab_size))
 
@@ -224,13 +224,14 @@ def _likelihood(nll_T: Tensor, texts: Texts, record: dict[str, Any], nfe: float 
             "scored under, and a broken checkpoint has none"
         )
     scored_T = torch.full_like(nll_T, texts.tokens_TL.shape[1])
-    by_token, by_byte = Ratio.of(nll_T, scored_T), Ratio.of(nll_T, texts.bytes_T)
-    perplexity = Ratio.of(nll_T, scored_T, exponential=True)
+    by_token = Ratio.of(nll_T, scored_T).together(texts.cluster_T)
+    by_byte = Ratio.of(nll_T, texts.bytes_T).together(texts.cluster_T)
+    perplexity = Ratio.of(nll_T, scored_T, exponential=True).together(texts.cluster_T)
     seed = int(record["seed"])
     return Likelihood(
-        Score.of_one_text(by_token, "nats/token", record, seed=seed),
-        Score.of_one_text(by_byte, "nats/byte", record, seed=seed),
-        Score.of_one_text(perplexity, "perplexity", record, seed=seed),
+        Score.of(by_token, "nats/token", record, seed=seed),
+        Score.of(by_byte, "nats/byte", record, seed=seed),
+        Score.of(perplexity, "perplexity", record, seed=seed),
         by_token,
         by_byte,
         nfe,

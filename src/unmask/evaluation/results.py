@@ -20,6 +20,7 @@ import torch
 from unmask.base.errors import UserError
 from unmask.base.files import read_json, write_text
 from unmask.evaluation.score import Ratio
+from unmask.evaluation.texts import clusters
 
 FORMAT, VERSION = "unmask results", 1
 NEEDED = ("steps", "plans", "temperatures", "n", "protocol", "seed", "length", "data")  # settings a report asks for
@@ -66,15 +67,20 @@ class Cell:
 
     @classmethod
     def from_json(cls, said: Json) -> Cell:
-        ratios = {name: _ratio(ratio) for name, ratio in said["ratios"].items()}
+        given = said["plan"] is None
+        ratios = {name: _ratio(ratio, given) for name, ratio in said["ratios"].items()}
         return cls(
             **{**said, "ratios": ratios, "samples": tuple(said["samples"]), "suspicions": tuple(said["suspicions"])}
         )
 
 
-def _ratio(said: Json) -> Ratio:
+def _ratio(said: Json, real: bool) -> Ratio:
+    """Early files do not say what belongs together: there real text is one text."""
     top_n, bottom_n = (torch.tensor(said[name], dtype=torch.float64) for name in ("top", "bottom"))
-    return Ratio(top_n, bottom_n, said["exponential"])
+    cluster_n = torch.tensor(said["clusters"]) if "clusters" in said else None
+    if real and cluster_n is None:
+        cluster_n = clusters(torch.zeros(len(top_n)))
+    return Ratio(top_n, bottom_n, said["exponential"], cluster_n)
 
 
 def _ratio_json(ratio: Ratio) -> Json:
@@ -83,7 +89,8 @@ def _ratio_json(ratio: Ratio) -> Json:
     def short(numbers: Any) -> list[float]:
         return [float(f"{number:.8g}") for number in numbers.tolist()]
 
-    return {"top": short(ratio.top_n), "bottom": short(ratio.bottom_n), "exponential": ratio.exponential}
+    said = {"top": short(ratio.top_n), "bottom": short(ratio.bottom_n), "exponential": ratio.exponential}
+    return said if ratio.cluster_n is None else {**said, "clusters": ratio.cluster_n.tolist()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +114,7 @@ class Bound:
 
     @classmethod
     def from_json(cls, said: Json) -> Bound:
-        return cls(**{**said, "ratio": _ratio(said["ratio"])})
+        return cls(**{**said, "ratio": _ratio(said["ratio"], real=True)})
 
 
 def texts_of(entry: Cell | Bound) -> Json:

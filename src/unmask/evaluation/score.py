@@ -3,6 +3,7 @@
 Every statistic here is a ratio of sums over samples (a token mean over samples of different lengths is one, a plain
 mean another), or the exponential of one. So a bootstrap is a matrix product: resampling n samples with replacement
 weighs each by how often it was drawn. Statistics that share their samples share the weights: differences are paired.
+Samples that belong together, such as blocks of one book, are drawn together.
 
 Refuses to know what is scored. Shapes: n samples, D bootstrap draws, R statistics.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +24,7 @@ from unmask.base.streams import stream
 
 DRAWS = 2000
 LEVEL = 0.95
-STRETCHES = 16
+_Z = 1.959964  # the normal law's quantile at that level
 _ENTRIES = 1 << 22  # of a weight matrix at once: 32 MiB of float64
 _REMEMBERED = 1 << 24  # entries of resamples that are kept for the next statistic: 128 MiB
 
@@ -35,9 +36,11 @@ class Ratio:
     top_n: Tensor  # float64
     bottom_n: Tensor  # float64
     exponential: bool = False
+    cluster_n: Tensor | None = None  # which samples belong together, numbered from 0; None: each stands alone
 
     def __post_init__(self) -> None:
         assert self.top_n.shape == self.bottom_n.shape
+        assert self.cluster_n is None or self.cluster_n.shape == self.top_n.shape
         assert self.top_n.dtype == self.bottom_n.dtype == torch.float64
 
     @classmethod
@@ -69,14 +72,26 @@ class Ratio:
 
     def part(self, which: slice) -> Ratio:
         """The same statistic of some of the samples."""
-        return Ratio(self.top_n[which], self.bottom_n[which], self.exponential)
+        return Ratio(self.top_n[which], self.bottom_n[which], self.exponential).together(
+            None if self.cluster_n is None else self.cluster_n[which].unique(return_inverse=True)[1]
+        )
 
-    def in_stretches(self) -> Ratio:
-        """The same statistic with neighbours summed: STRETCHES of samples that follow one another in a text."""
-        count = min(STRETCHES, len(self))
-        stretch_n = torch.arange(len(self)) * count // max(1, len(self))
-        top, bottom = (torch.zeros(count).double().index_add_(0, stretch_n, x) for x in (self.top_n, self.bottom_n))
-        return Ratio(top, bottom, self.exponential)
+    def together(self, cluster_n: Tensor | None) -> Ratio:
+        """The same statistic of samples that belong together as these numbers say."""
+        return replace(self, cluster_n=cluster_n)
+
+    @property
+    def clusters(self) -> int | None:
+        """How many there are; None: each sample stands alone."""
+        return None if self.cluster_n is None else int(self.cluster_n.max()) + 1
+
+    def by_cluster(self) -> Ratio:
+        """The same statistic with the samples that belong together summed."""
+        if self.cluster_n is None or self.clusters is None:
+            return self
+        zero_c = torch.zeros(self.clusters, dtype=torch.float64)
+        top_c, bottom_c = (zero_c.index_add(0, self.cluster_n, x_n) for x_n in (self.top_n, self.bottom_n))
+        return Ratio(top_c, bottom_c, self.exponential)
 
     def under(self, weight_Dn: Tensor) -> Tensor:
         """The statistic with sample i counted weight[d, i] times, for each d."""
@@ -90,7 +105,7 @@ def _double(numbers: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Score:
-    """A number a person may quote. low and high bound 95% of the bootstrap, `stderr` is its spread."""
+    """A number a person may quote. low and high bound 95% of the bootstrap, `stderr` is its standard error."""
 
     value: float
     count: int  # samples, or texts
@@ -103,23 +118,32 @@ class Score:
     @classmethod
     def of(cls, ratio: Ratio, unit: str, record: dict[str, Any], *, seed: int = 0, draws: int = DRAWS) -> Score:
         """A statistic with its bootstrap interval."""
-        return cls.drawn(ratio.value, bootstrap([ratio], seed=seed, draws=draws)[:, 0], len(ratio), unit, record)
+        value_D = bootstrap([ratio], seed=seed, draws=draws)[:, 0]
+        return cls.drawn(ratio.value, value_D, len(ratio), unit, record, clusters=ratio.clusters)
 
     @classmethod
-    def of_one_text(cls, ratio: Ratio, unit: str, record: dict[str, Any], *, seed: int = 0) -> Score:
-        """The same where the samples follow one another in a text."""
-        return cls.drawn(ratio.value, bootstrap_in_stretches([ratio], seed=seed)[:, 0], len(ratio), unit, record)
+    def drawn(
+        cls,
+        value: float,
+        value_D: Tensor,
+        count: int,
+        unit: str,
+        record: dict[str, Any],
+        *,
+        clusters: int | None = None,
+    ) -> Score:
+        """A value whose bootstrap draws are at hand, of samples that stand alone or in so many clusters.
 
-    @classmethod
-    def drawn(cls, value: float, value_D: Tensor, count: int, unit: str, record: dict[str, Any]) -> Score:
-        """A value whose bootstrap draws are at hand. A single sample says nothing of its own spread."""
+        A single one says nothing of its own spread.
+        """
         if not math.isfinite(value):
             raise UserError(f"a score came out as {value} {unit}: it has no samples to stand on, or an infinite one")
-        if count < 2:
+        if min(count, clusters or count) < 2:
             return cls(value, count, math.nan, math.nan, math.nan, unit, record)
         tail = (1 - LEVEL) / 2
         low, high = value_D.quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
-        return cls(value, count, low, high, float(value_D.std()), unit, record)
+        student = _student(clusters) / _Z if clusters else 1.0  # in the interval, not in the error
+        return cls(value, count, low, high, float(value_D.std()) / student, unit, record)
 
     def to_json(self) -> dict[str, Any]:
         def plain(item: Any) -> Any:
@@ -153,14 +177,36 @@ def _resamples(n: int, seed: int, draws: int) -> Iterator[Tensor]:
 
 
 def bootstrap(ratios: Sequence[Ratio], *, seed: int = 0, draws: int = DRAWS) -> Tensor:
-    """Several statistics of the same samples under the same resamples: (D, R)."""
-    sizes = {len(ratio) for ratio in ratios}
-    assert len(sizes) == 1, "statistics are bootstrapped together only over the same samples"
+    """Several statistics of the same samples under the same resamples: (D, R).
+
+    Samples that belong together are drawn together: taken one by one, blocks of a few books would make an interval of
+    half the width it should have. Few clusters understate the spread, which is widened as Student's t is wider.
+    """
+    first = ratios[0].cluster_n
+    assert len({len(ratio) for ratio in ratios}) == 1, "statistics are bootstrapped together over the same samples only"
+    assert all(_same(ratio.cluster_n, first) for ratio in ratios), "and over the same clusters"
+    drawn = [ratio.by_cluster() for ratio in ratios]
+    count = len(drawn[0])
     parts = [
-        torch.stack([ratio.under(weight_Dn) for ratio in ratios], dim=1)
-        for weight_Dn in resamples(sizes.pop(), seed=seed, draws=draws)
+        torch.stack([ratio.under(weight_Dn) for ratio in drawn], dim=1)
+        for weight_Dn in resamples(count, seed=seed, draws=draws)
     ]
-    return torch.cat(parts)
+    found_DR = torch.cat(parts)
+    if first is None or count < 2:
+        return found_DR
+    value_R = torch.tensor([ratio.value for ratio in ratios], dtype=torch.float64)
+    widening = _student(count) / _Z * math.sqrt(count / (count - 1))  # the variance over n - 1
+    return value_R + widening * (found_DR - value_R)
+
+
+def _same(a_n: Tensor | None, b_n: Tensor | None) -> bool:
+    return a_n is b_n or (a_n is not None and b_n is not None and torch.equal(a_n, b_n))
+
+
+def _student(count: int) -> float:
+    """Student's 97.5% quantile for the mean of so few, by Cornish and Fisher."""
+    z, freedom = _Z, count - 1
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def independent(ratios: Sequence[Ratio], name: str, *, seed: int = 0, draws: int = DRAWS) -> Tensor:
@@ -187,23 +233,10 @@ def choose_least(ratios: Sequence[Ratio]) -> tuple[int, Ratio]:
     return best, ratios[best].part(slice(0, None, 2))
 
 
-def bootstrap_in_stretches(ratios: Sequence[Ratio], *, seed: int = 0, draws: int = DRAWS) -> Tensor:
-    """`bootstrap` of samples that follow one another in a text, such as blocks of a few books: neighbours are alike.
-
-    Taken one by one they would make an interval of half the width it should have, so whole stretches are resampled.
-    Few of them understate the spread, which is widened as Student's t is wider than the normal law.
-    """
-    found_DR = bootstrap([ratio.in_stretches() for ratio in ratios], seed=seed, draws=draws)
-    count = min(STRETCHES, len(ratios[0]))
-    value_R = torch.tensor([ratio.value for ratio in ratios], dtype=torch.float64)
-    return value_R + _widening(count) * (found_DR - value_R) if count > 1 else found_DR
-
-
-def _widening(count: int) -> float:
-    """Of a 95% interval for the mean of so few: Student's quantile by Cornish and Fisher, the variance over n - 1."""
-    z, freedom = 1.959964, count - 1
-    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-    return t / z * math.sqrt(count / freedom)
+def paired_draws(a: Ratio, b: Ratio, *, seed: int = 0, draws: int = DRAWS) -> Tensor:
+    """Draws of a - b where sample i of both is one text, and so belongs where a says."""
+    value_DR = bootstrap([a, b.together(a.cluster_n)], seed=seed, draws=draws)
+    return value_DR[:, 0] - value_DR[:, 1]
 
 
 def difference(
@@ -213,8 +246,9 @@ def difference(
     if paired and len(a) != len(b):
         raise UserError(f"a paired difference needs the same texts on both sides, not {len(a)} and {len(b)}")
     if paired:
-        value_DR = bootstrap([a, b], seed=seed, draws=draws)
-        value_D = value_DR[:, 0] - value_DR[:, 1]
+        value_D = paired_draws(a, b, seed=seed, draws=draws)
     else:
         value_D = bootstrap([a], seed=seed, draws=draws)[:, 0] - bootstrap([b], seed=seed + 1, draws=draws)[:, 0]
-    return Score.drawn(a.value - b.value, value_D, min(len(a), len(b)), unit, {**record, "paired": paired})
+    few = min([ratio.clusters for ratio in (a, b) if ratio.clusters], default=None)
+    count, facts = min(len(a), len(b)), {**record, "paired": paired}
+    return Score.drawn(a.value - b.value, value_D, count, unit, facts, clusters=few)

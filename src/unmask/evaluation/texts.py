@@ -22,26 +22,31 @@ from torch import Tensor
 from unmask.base.errors import UserError, unknown
 from unmask.data import corpus
 from unmask.data.encoder import Encoder
-from unmask.data.loader import Loader
+from unmask.data.loader import Loader, evenly
 from unmask.data.plan import divide, survey
 from unmask.data.prepare import Settings
-from unmask.data.shards import INDEX, SPLITS, ShardSet, check_tokenizer
+from unmask.data.shards import INDEX, SPLITS, ShardSet, Tokens, check_tokenizer
 from unmask.data.tokenizer import Tokenizer
 from unmask.sampling.samples import Samples
 
 SAMPLE = "sample"  # the bundled corpus, as a user calls it
+FEW = 5  # documents that can be told apart; fewer are taken for one text, which is cut into stretches
+STRETCHES = 8
+_CHUNK = 1 << 24  # tokens read at once
 HELD_OUT = "validation"  # the split that is read where nobody says
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """T texts of one tokenizer. `log_q_T` is log q of each whole text where a sampler drew it, else None."""
+    """T texts of one tokenizer. `log_q_T` is log q of each whole text where a sampler drew it, else None; of real text
+    `document_T` says which document each is cut from."""
 
     tokens_TL: Tensor  # int64
     tokenizer: Tokenizer
     record: dict[str, Any] = field(default_factory=dict)
     log_q_T: Tensor | None = None
     prompted: bool = False  # some of the tokens were given to the sampler
+    document_T: Tensor | None = None  # int64, None: each text stands alone
 
     def __post_init__(self) -> None:
         if self.tokens_TL.numel() == 0 or bool((self.tokens_TL < 0).all(1).any()):
@@ -89,8 +94,25 @@ class Texts:
 
     def take(self, count: int) -> Texts:
         """The first `count` texts."""
-        log_q_T = None if self.log_q_T is None else self.log_q_T[:count]
-        return replace(self, tokens_TL=self.tokens_TL[:count], log_q_T=log_q_T)
+        log_q_T, document_T = (None if of_T is None else of_T[:count] for of_T in (self.log_q_T, self.document_T))
+        return replace(self, tokens_TL=self.tokens_TL[:count], log_q_T=log_q_T, document_T=document_T)
+
+    @cached_property
+    def cluster_T(self) -> Tensor | None:
+        """Which texts a bootstrap draws together; None: each stands alone."""
+        return None if self.document_T is None else clusters(self.document_T)
+
+
+def clusters(document_T: Tensor) -> Tensor:
+    """Texts of one document belong together, for they are alike.
+
+    Where documents are few, or one of them is most of it all, they say too little of their own spread, and the whole
+    is taken for one text: neighbours belong together.
+    """
+    size_G, document_T = torch.unique(document_T, return_inverse=True, return_counts=True)[:0:-1]
+    if len(size_G) >= FEW and 2 * int(size_G.max()) <= len(document_T):
+        return document_T
+    return torch.arange(len(document_T)) * min(STRETCHES, len(document_T)) // len(document_T)
 
 
 def of_samples(samples: Samples, tokenizer: Tokenizer | None, **facts: Any) -> Texts:
@@ -127,27 +149,39 @@ def held_out(
         check_tokenizer(shards, tokenizer)
         loader = Loader([shards], length, split=split, wrap=wrap)
         tokens_TL = torch.cat([batch.tokens_BL for batch in loader.eval_batches(count, 1024)])
-        return real_text(tokens_TL, tokenizer, source=str(data), split=split, wrap=wrap)
+        document_T = _documents(shards.tokens(split), length - 2 if wrap else length, count, tokenizer)
+        return real_text(tokens_TL, tokenizer, document_T, source=str(data), split=split, wrap=wrap)
     split = _split_of(str(data), split)
     stream = _encode(_pieces(str(data), split), tokenizer)
     inside = length - 2 if wrap else length
     blocks = len(stream) // inside if inside > 0 else 0
     if blocks == 0:
         raise UserError(f"{data} has {len(stream)} tokens, less than one block of {inside}: give more text")
-    total = blocks if count is None else min(count, blocks)
-    chosen = np.arange(total) * blocks // total
+    chosen = evenly(blocks, count)
     tokens_TL = torch.from_numpy(stream[: blocks * inside].reshape(blocks, inside)[chosen].astype(np.int64))
     if wrap:
-        edge_T1 = torch.ones(total, 1, dtype=torch.int64)
+        edge_T1 = torch.ones(len(chosen), 1, dtype=torch.int64)
         tokens_TL = torch.cat([edge_T1 * tokenizer.bos_id, tokens_TL, edge_T1 * tokenizer.eos_id], dim=1)
-    return real_text(tokens_TL, tokenizer, source=str(data), split=split, wrap=wrap)
+    document_T = _documents(stream, inside, count, tokenizer)
+    return real_text(tokens_TL, tokenizer, document_T, source=str(data), split=split, wrap=wrap)
 
 
-def real_text(tokens_TL: Tensor, tokenizer: Tokenizer, **facts: Any) -> Texts:
-    """Blocks of real text, named by their hash."""
+def _documents(stream: np.ndarray | Tokens, inside: int, count: int | None, tokenizer: Tokenizer) -> Tensor:
+    """The document that the middle of each block lies in, numbered in the order of the text."""
+    parts = [np.asarray(stream[start : start + _CHUNK]) for start in range(0, len(stream), _CHUNK)]
+    ends = [i * _CHUNK + np.flatnonzero(part == tokenizer.eos_id) for i, part in enumerate(parts)]
+    middle_T = evenly(len(stream) // inside, count) * inside + inside // 2
+    return torch.from_numpy(np.searchsorted(np.concatenate(ends), middle_T))
+
+
+def real_text(tokens_TL: Tensor, tokenizer: Tokenizer, document_T: Tensor | None = None, **facts: Any) -> Texts:
+    """Blocks of real text, named by their hash. Of what documents nobody says, it is one text."""
     digest = hashlib.sha256(tokens_TL.numpy().tobytes()).hexdigest()
     shape = {"texts": len(tokens_TL), "length": tokens_TL.shape[1], "sha256": digest}
-    return Texts(tokens_TL, tokenizer, {**facts, **shape, "tokenizer": tokenizer.describe()})
+    if document_T is None:
+        document_T = torch.zeros(len(tokens_TL), dtype=torch.int64)
+    record = {**facts, **shape, "tokenizer": tokenizer.describe()}
+    return Texts(tokens_TL, tokenizer, record, document_T=document_T)
 
 
 def _split_of(name: str, split: str | None) -> str | None:
@@ -189,8 +223,9 @@ def parrot(real: Texts, count: int, passages: int = 16) -> Texts:
     """The control that fools Gen PPL and entropy: `count` texts, each one of the first few real passages again."""
     if len(real) < passages:
         raise UserError(f"a parrot of {passages} passages needs as many real texts, not {len(real)}")
-    tokens_TL = real.tokens_TL[torch.arange(count) % passages]
-    return real_text(tokens_TL, real.tokenizer, parrot=passages, source=real.record.get("source"))
+    passage_T = torch.arange(count) % passages
+    tokens_TL, source = real.tokens_TL[passage_T], real.record.get("source")
+    return real_text(tokens_TL, real.tokenizer, passage_T, parrot=passages, source=source)
 
 
 def check_same_tokenizer(texts: Texts, tokenizer: Tokenizer | None, owner: str) -> None:

@@ -67,7 +67,7 @@ def likelihood(
             f"{ranks.world} processes that share it: hold out more text, or use --eval_every 0"
         )
     total = max(ranks.world, min(sequences, data.blocks) // ranks.world * ranks.world)
-    masked_TL = None if causal else order_agnostic_masks(total, data.length, stream(seed, "evaluate"))
+    masked_TL = None if causal else order_agnostic_masks(total, data.length, stream(seed, "evaluate"))[0]
     values_T = torch.zeros(total, dtype=torch.float32, device=ranks.device)
     for batch in data.eval_batches(total, micro_batch * ranks.world):
         share = len(batch.tokens_BL) // ranks.world
