@@ -197,6 +197,8 @@ def speed_up(records: Sequence[Record]) -> str:
 def _times(said: dict[str, Any]) -> str:
     if said["value"] is None:
         return "not bracketed"
+    if said["low"] is None and said["high"] is None:  # where the teacher's scores hardly change with its steps
+        return "cannot be told"
     sign = "" if said["relation"] == "=" else f"{said['relation']} "
     low, high = (said["low"] or 0.0), said["high"]
     return f"{sign}{said['value']:.2f}x [{low:.2f}, {'∞' if high is None else f'{high:.2f}'}]"
