@@ -66,7 +66,8 @@ def test_forwards_within_a_margin_must_be_sure_and_uncontradicted():
     assert said(far, near, near) == "8<br>8.0x"
     assert said(near, far, near) == "16<br>4.0x"  # small by chance, then not: it does not count
     assert said(far, near, unsure) == "8<br>8.0x<br>open: 16"  # speaks neither for nor against, and is named
-    assert said(far, unsure, unsure) == "not in 16"
+    assert said(far, unsure, unsure) == "open: 8, 16"  # none is surely within, but these are not surely outside
+    assert said(unsure, far, unknown) == "not in 8"
     assert said(far, far, unknown) == "not in 8"
     assert said(far, near, unknown) == "8<br>8.0x<br>open: 16"
     assert said(unsure, near, unsure, unknown) == "8<br>8.0x<br>open: 16, 32"  # fewer than enough is of no interest

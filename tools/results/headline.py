@@ -91,7 +91,7 @@ def _close(mine: Sequence[Record]) -> Table | None:
     note = (
         f"Of {_yardstick(mine)}: the fewest that were run whose distance is below {_margins(mine)} with 95% "
         "confidence, while no more of them are above it with as much; either is about 2% of a perplexity. Beneath, how "
-        "many times fewer. Open: more forwards that cannot be told from the margin, or were not bracketed; none is "
+        "many times fewer. Open: forwards that cannot be told from the margin, or were not bracketed; none is "
         "surely outside."
     )
     note += " With several training seeds the intervals of all seeds stay below it." if _seeded(mine) else ""
@@ -106,11 +106,9 @@ def _brief(mine: Sequence[Record]) -> Table | None:
     known = {_arm_plan(r) for r in shown if _within([r]) != UNKNOWN}
     shown = [r for r in shown if _arm_plan(r) in known]
     note = (
-        f"Runs of the network that come within {_margins(shown)} of {_yardstick(mine)}, 95% sure"
-        f"{' for every training seed' if _seeded(shown) else ''}; beneath, how many times fewer they are. NELBO is of "
-        f"held-out text and needs no judge; the rest is of samples, judge {mine[0]['judge']}, each cooled until its "
-        "texts are as diverse; not bracketed: it was not run cool enough, or hot enough, to say; open: more forwards "
-        "that are neither surely within nor surely outside."
+        f"The fewest runs of the network that are within {_margins(shown)} of {_yardstick(mine)}, 95% sure"
+        f"{' for every training seed' if _seeded(shown) else ''}; beneath, how many times fewer that is. Samples are "
+        f"judged by {mine[0]['judge']}. Open: runs that are neither surely within nor surely outside."
     )
     return _by_score(shown, "Forwards within a margin", note, _within)
 
@@ -155,6 +153,10 @@ def _is_point(record: Record, point: Record) -> bool:
     return (record["model"], record["plan"], point["steps"]) == (of["model"], of["plan"], of["steps"])
 
 
+def _forwards(points: Sequence[Record]) -> str:
+    return ", ".join(f"{nfe:.0f}" for nfe in sorted(point["nfe"] for point in points))
+
+
 def _within(records: Sequence[Record]) -> str:
     """The fewest forwards whose distance is below the margin for sure, down to where one is above it for sure.
 
@@ -167,18 +169,19 @@ def _within(records: Sequence[Record]) -> str:
     enough, between, still_open = None, [], []
     for point in sorted(record["curve"], key=lambda point: -point["nfe"]):
         _, low, high = point["distance"]
-        if high is None or (high > margin and low is not None and low <= margin):
+        if high is None or (high > margin and (low is None or low <= margin)):
             between.append(point)
         elif high > margin:
             break
         else:
             enough, still_open = point, list(between)
     if enough is None:
-        return f"not in {max(point['nfe'] for point in known):.0f}"
+        undecided = [point for point in between if point in known]
+        return f"open: {_forwards(undecided)}" if undecided else f"not in {max(point['nfe'] for point in known):.0f}"
     most = record["yardstick"]["nfe"]
     if _is_yardstick(record):
         return f"{most:.0f}: the yardstick"
-    named = ", ".join(f"{point['nfe']:.0f}" for point in reversed(still_open))
+    named = _forwards(still_open)
     beneath = f"<br>open: {named}" if named else ""
     return f"{enough['nfe']:.0f}<br>{most / enough['nfe']:.1f}x{_fewer_seeds(record, enough)}{beneath}"
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
-from typing import Any
 
 import torch
 
@@ -269,9 +268,3 @@ def headline(results: Results, found: Json) -> Json | None:
     name = "student" if "student" in students else next(reversed(students), None)
     mine = [c for c in found["comparisons"] if c["model"] == name and c["plan"] == found["best_plan"]]
     return min(mine, key=lambda entry: entry["steps"], default=None)
-
-
-def entry_of(results: Results, **wanted: Any) -> Json | None:
-    """A comparison by its fields."""
-    entries = results.analysis.get("comparisons", [])
-    return next((e for e in entries if all(e[name] == value for name, value in wanted.items())), None)
