@@ -162,6 +162,7 @@ class _Run:
     def batch(self, indices: list[int], z_BL: Tensor) -> list[_Row]:
         """The loop: for every step a move, one forward of the rows it touches, head and draw where it reveals."""
         blank_BL = z_BL == self.model.mask_id
+        self.body.expect(*z_BL.shape)  # a step may touch fewer rows
         state = self._start(indices, z_BL)
         drawn_in = LEGACY if self.legacy else ""
         for move in self._moves(indices, blank_BL, state):
