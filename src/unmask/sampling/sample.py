@@ -176,9 +176,9 @@ class _Run:
                 self.callback(
                     StepView(move.step + 1, move.steps, now_BL, ~blank_BL, tuple(indices), self.model.mask_id)
                 )
-        z_BL, log_q_BL = state.z_BL.cpu(), state.log_q_BL.cpu()
+        z_BL, log_q_BL, nfe = state.z_BL.cpu(), state.log_q_BL.cpu(), state.nfe_B.tolist()
         assert not bool((z_BL == self.model.mask_id).any()), "a position was never revealed"
-        return [_Row(i, z_BL[b], log_q_BL[b], int(state.nfe_B[b]), drawn_in) for b, i in enumerate(indices)]
+        return [_Row(i, z_BL[b], log_q_BL[b], nfe[b], drawn_in) for b, i in enumerate(indices)]
 
     def _start(self, indices: list[int], z_BL: Tensor) -> State:
         """Nothing drawn yet; the noise of every sample from its own stream."""
@@ -188,7 +188,7 @@ class _Run:
             z_BL=z_BL.to(self.body.device, copy=True),
             log_q_BL=torch.zeros(B, L, dtype=torch.float64, device=self.body.draw_device),
             uniform_BL=torch.stack(noise).to(self.body.draw_device),
-            nfe_B=torch.zeros(B, dtype=torch.int64),
+            nfe_B=torch.zeros(B, dtype=torch.int64, device=self.body.device),
         )
 
     def _moves(self, indices: list[int], blank_BL: Tensor, state: State) -> Iterator[Move]:
@@ -224,7 +224,7 @@ class _Run:
         """One forward of the rows that reveal something, then the draw; returns the dtype it was really done in."""
         B, L = state.z_BL.shape
         every = len(move.rows_R) == B
-        h_RLD = self.body.features(state.z_BL if every else state.z_BL[move.rows_R.to(state.z_BL.device)])
+        h_RLD = self.body.features(state.z_BL if every else state.z_BL[move.rows_R])
         state.nfe_B[move.rows_R] += 1
         flat_M, local_M, h_ND = move.reveal_M, move.local_M, h_RLD.flatten(0, 1)
         if move.quota_B is not None:
@@ -239,7 +239,7 @@ class _Run:
             else:
                 drawn = self.body.draw(logits_MV, uniform_N[at_M], self.model.mask_id, self.law)
             state.z_BL.view(-1)[part_M] = drawn.token_M.to(state.z_BL.device)
-            state.log_q_BL.view(-1)[at_M] = drawn.log_q_M.double()
+            state.log_q_BL.view(-1)[at_M] = drawn.log_q_M.to(at_M.device).double()  # no float64 on MPS
             dtype = drawn.dtype
         return str(dtype).removeprefix("torch.")
 
