@@ -139,5 +139,9 @@ def test_mistakes_are_one_line(source, texts, letters):
             nelbo(source, texts, 2, batch=batch)
         with pytest.raises(UserError, match=f"at least 1, not {batch}"):
             elbo(source, texts, batch=batch)
+    with pytest.raises(UserError, match="plans must be at least 1, not 0"):
+        nelbo(source, texts, 2, plans=0)
+    with pytest.raises(UserError, match="masks must be at least 1, not 0"):
+        elbo(source, texts, masks=0)
     with pytest.raises(UserError, match="different lengths"):
         nelbo(source, Texts(torch.tensor([[0, 1], [0, -1]]), texts.tokenizer))

@@ -83,6 +83,8 @@ def nelbo(
         compile: compile the model
         progress: told texts done, of how many
     """
+    if plans < 1:
+        raise UserError(f"plans must be at least 1, not {plans}")
     plan = make_reveal(reveal)
     grid = choose_grid(plan, grid, steps, usual=8)
     _check(checkpoint, texts, batch, causal=False)
@@ -138,8 +140,11 @@ def elbo(
 ) -> Likelihood:
     """The usual ELBO of a masked model, or the exact likelihood of a causal one, on held-out texts.
 
-    `masks` masked views of each text are taken, k masked positions stratified over texts and views.
+    `masks` masked views of each text are taken, k masked positions stratified over texts and views. A causal model is
+    read in float32 whatever the precision: its likelihood is exact.
     """
+    if masks < 1:
+        raise UserError(f"masks must be at least 1, not {masks}")
     causal = bool(getattr(getattr(checkpoint.model, "config", None), "causal", False))
     _check(checkpoint, texts, batch, causal=causal)
     T, L = texts.tokens_TL.shape

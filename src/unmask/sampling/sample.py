@@ -81,7 +81,7 @@ def sample(
     remask = Remask(remask) if isinstance(remask, str) else remask  # type: ignore[arg-type]
     _check_together(plan, grid, remask, law, dtype)
     wanted = templates(
-        n, longest=model.length, mask_id=model.mask_id, tokenizer=checkpoint.tokenizer,
+        n, longest=model.length, states=model.vocab_size, mask_id=model.mask_id, tokenizer=checkpoint.tokenizer,
         length=length, prompt=prompt, suffix=suffix, infill=infill,
     )  # fmt: skip
     with joined(device) as ranks:
