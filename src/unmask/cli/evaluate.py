@@ -71,7 +71,7 @@ def evaluate(
         seed: of everything
         batch: texts in a forward (default: by the size of the model on a GPU, else 8)
         device: where to run
-        precision: of the masked models
+        precision: of the models; the likelihood of a causal one is in float32 whatever it is
         compile: compile the masked models, on a GPU; it does not pay for small ones
         out: the folder that keeps finished cells, results.json, report.html, report.md and figures/
         cells: the folder of finished cells, if several evaluations are to share them: samples are then drawn once for

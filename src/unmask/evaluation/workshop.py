@@ -39,6 +39,7 @@ from unmask.sampling.samples import Samples
 CAUSAL = "causal"  # the plan of a cell that was written from left to right
 SHOWN = 4  # texts of a cell that a report may show
 _VERSION = 3  # of what is kept
+_CAUSALLY = [CAUSAL, "residual in float32"]  # which law: cells that were drawn in bf16 throughout are of another
 
 
 @dataclass(eq=False)
@@ -91,10 +92,16 @@ class Workshop:
 
         def draw(n: int) -> Samples:
             return sample_causal(
-                entry.checkpoint, n, temperature=temperature, seed=seed, batch=self.batch, device=self.device
+                entry.checkpoint,
+                n,
+                temperature=temperature,
+                seed=seed,
+                batch=self.batch,
+                device=self.device,
+                precision=self.precision,
             )
 
-        return self._made(entry, CAUSAL, CAUSAL, None, temperature, draw)
+        return self._made(entry, CAUSAL, _CAUSALLY, None, temperature, draw)
 
     def given(self, name: str, texts: Texts) -> Cell:
         """A cell of texts that nobody drew."""

@@ -34,7 +34,7 @@ class Body:
 
     def __init__(self, model: Denoiser, device: torch.device, compile: bool) -> None:
         self.model, self.device = model, device
-        self.draw_device = torch.device("cpu") if device.type == "mps" else device  # no float64 on MPS
+        self.draw_device = draw_device(device)
         self.forwards = self.rows = 0
         # bound the float64 table of a chunk: half a gigabyte on a GPU, 64 MB elsewhere
         budget = 2**29 if device.type == "cuda" else 2**26
@@ -68,6 +68,20 @@ class Body:
     def logits(self, h_MD: Tensor) -> Tensor:
         """May be wider than the vocabulary; the columns beyond it are -inf."""
         return self._head(h_MD)
+
+
+def draw_device(device: torch.device) -> torch.device:
+    """Where tokens are drawn: there is no float64 on MPS."""
+    return torch.device("cpu") if device.type == "mps" else device
+
+
+def is_half(precision: Precision, place: torch.device) -> bool:
+    """Whether the matrices are in bf16 there, where they may be."""
+    if precision not in ("auto", "bf16", "fp32"):
+        raise UserError(f"precision is auto, bf16 or fp32, not {precision!r}")
+    if precision == "bf16" and place.type == "cpu":
+        raise UserError("bf16 is for GPUs: on the CPU take precision fp32")
+    return precision == "bf16" or (precision == "auto" and place.type == "cuda")
 
 
 def usual_batch(model: Denoiser, device: torch.device) -> int:
@@ -132,11 +146,7 @@ def prepare(model: Denoiser, place: torch.device, precision: Precision = "auto",
     """A model ready to sample. Models that are not networks (oracles) are used as they are, on the CPU."""
     if not isinstance(model, nn.Module):
         return Body(model, torch.device("cpu"), False)
-    if precision not in ("auto", "bf16", "fp32"):
-        raise UserError(f"precision is auto, bf16 or fp32, not {precision!r}")
-    if precision == "bf16" and place.type == "cpu":
-        raise UserError("bf16 is for GPUs: on the CPU take precision fp32")
-    half = precision == "bf16" or (precision == "auto" and place.type == "cuda")
+    half = is_half(precision, place)
     if isinstance(model, DiT):
         weights = next(model.parameters())
         dtype = torch.bfloat16 if half else weights.dtype
