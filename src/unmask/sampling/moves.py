@@ -136,7 +136,7 @@ def remasking_moves(
         coin_3BL = torch.stack([torch.rand(3, L, generator=g, dtype=torch.float64) for g in generators], dim=1)
         state.uniform_BL.copy_(coin_3BL[2])
         sigma = remask.sigma(gamma_t, gamma_s, visible_BL, state.log_q_BL.exp().cpu())
-        sigma_of_masked = torch.zeros(()) if remask.rule == "confidence" else sigma
+        sigma_of_masked = torch.zeros(()) if remask.rule == "confidence" else sigma  # as published, see remask.py
         chance = reveal_chance(gamma_t, gamma_s, sigma_of_masked)
         reveal_BL = masked_BL & (coin_3BL[0] < chance)
         lost_M = _flat(visible_BL & (coin_3BL[1] < sigma))
