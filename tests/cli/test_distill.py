@@ -95,6 +95,22 @@ def test_a_whole_run_with_a_judge(capsys, house, tmp_path):
     assert "is finished" in told
 
 
+@pytest.mark.parametrize("plan", ["iid", None])
+def test_the_table_is_drawn_on_the_plan_of_the_run_and_says_so(plan, capsys, house, tmp_path):
+    out, named = tmp_path / "run", ["--plan", plan] if plan else []
+    code, shown, _ = run(capsys, house, "--out", str(out), "--sample_steps", "3", *named)
+    assert code == 0
+    assert f"4 samples in 3 steps on the plan {plan or 'golden'};" in " ".join(shown.split())
+    table = json.loads((out / "rounds.json").read_text())
+    where = {"reveal": "iid", "grid": "uniform"} if plan else {"reveal": "golden", "grid": "rank"}
+    assert {name: table[name] for name in where} == where
+    drawn = unmask.sample(unmask.load(out / "rounds/2"), 4, 3, device="cpu", **where)
+    shares = [torch.bincount(row) / len(row) for row in drawn.tokens]
+    entropy = [-sum(p * math.log(p) for p in share.tolist() if p) for share in shares]
+    assert table["rows"][-1]["entropy"]["value"] == pytest.approx(sum(entropy) / 4)
+    assert table["rows"][-1]["nfe"] == pytest.approx(float(drawn.nfe.double().mean()))
+
+
 def test_a_student_starts_as_its_teacher(capsys, house, tmp_path):
     for method in ("mcd", "sdtt", "cd4lm", "elbo"):
         words = ["--lr", "1e-30", "--rounds", "1", "--round_steps", "1", "--method", method]

@@ -13,6 +13,7 @@ from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.cli.fit_grid import verdict
 from unmask.cli.main import main
 from unmask.data.shards import ShardSet
+from unmask.evaluation.texts import held_out
 from unmask.models.dit import DiT
 from unmask.sampling.fit_grid import Mean, Worth
 from unmask.sampling.grids import make_grid, read_grid
@@ -33,6 +34,7 @@ def place(tmp_path_factory, write_corpus):
         for weight in model.parameters():
             weight.normal_(std=0.5)
     save(Checkpoint(model, tokenizer=ShardSet.open(folder / "shards").tokenizer()), folder / "model")
+    save(Checkpoint(model), folder / "wordless")
     causal = DiT(vocab_size=7, length=16, hidden=16, cond=8, blocks=1, heads=2, causal=True)
     save(Checkpoint(causal), folder / "causal")
     return folder
@@ -66,6 +68,31 @@ def test_a_table_a_picture_and_a_file_that_sample_reads(place, tmp_path, capsys)
     drawn = sample(load(place / "model"), 2, grid=out, device="cpu")
     assert drawn.record["grid"]["name"] == "fitted"
     assert drawn.nfe.tolist() == [4, 4]
+
+
+def test_plain_text_is_read_as_evaluate_reads_it(place, tmp_path, capsys):
+    letters = np.random.default_rng(1).integers(5, size=200)
+    file = tmp_path / "text.jsonl"
+    file.write_text("".join(json.dumps({"text": chr(ord("a") + i)}) + "\n" for i in letters))
+    out = tmp_path / "grid.json"
+    assert run(place, f"--data {file} --precision fp32 --out {out}") == 0
+    record = json.loads(out.read_text())["record"]
+    texts = held_out(file, load(place / "model").tokenizer, 16, count=10)
+    assert (record["texts"]["sha256"], record["texts"]["data"]) == (texts.record["sha256"], [str(file)])
+    assert (record["texts"]["split"], record["precision"]) == (None, "float32")
+    capsys.readouterr()
+    for words, said in {
+        f"--data {file} --split test": "plain text and has no test split",
+        f"--data {file} {place}/shards": "text.jsonl",  # only prepared folders go together
+        f"--data {file} --model {place}/wordless": "no tokenizer to read text with",
+        "--data sample": "sample has",  # as a text of one token a book
+        "--data smaple": "did you mean 'sample'?",
+        "--precision bf16": "bf16 is for GPUs",
+    }.items():
+        assert run(place, f"{words} --out {tmp_path}/other.json") == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
 
 
 def test_json_is_what_was_written_and_the_same_seed_gives_it_again(place, tmp_path, capsys):

@@ -15,6 +15,8 @@ from unmask.evaluation.texts import Texts, held_out
 from unmask.models.dit import DiT
 from unmask.models.oracle import Enumerated, sticky
 from unmask.sampling.categorical import Law
+from unmask.sampling.grids import Grid
+from unmask.sampling.reveal import Confidence
 from unmask.sampling.sample import sample
 
 
@@ -108,6 +110,19 @@ def test_zero_shot_on_a_text_file_says_what_was_scored(letters, tmp_path):
     assert record["model"]["sha256"] != nelbo(tiny(letters(5), seed=1), texts, 4).per_byte.record["model"]["sha256"]
 
 
+def test_the_number_of_steps_is_the_grids_where_it_has_one(source, texts):
+    assert nelbo(source, texts).per_token.record["steps"] == 8
+    four = Grid("list", (1.0, 0.8, 0.5, 0.2, 0.0))
+    for found in (nelbo(source, texts, grid=four), nelbo(source, texts, 4, grid=four)):
+        assert found.per_token.record["steps"] == 4
+    with pytest.raises(UserError, match="this grid has 4 steps, and 8 were asked for"):
+        nelbo(source, texts, 8, grid=four)
+    sure = nelbo(source, texts, reveal=Confidence(threshold=1e-9))  # everything at once
+    assert (sure.nfe, sure.per_token.record["steps"], sure.per_token.record["grid"]) == (1, None, None)
+    with pytest.raises(UserError, match="a threshold decides by itself"):
+        nelbo(source, texts, 8, reveal=Confidence(threshold=1e-9))
+
+
 def test_mistakes_are_one_line(source, texts, letters):
     with pytest.raises(UserError, match=r"argmax.*uniform"):
         nelbo(source, texts, 4, grid="mdlm")
@@ -124,5 +139,9 @@ def test_mistakes_are_one_line(source, texts, letters):
             nelbo(source, texts, 2, batch=batch)
         with pytest.raises(UserError, match=f"at least 1, not {batch}"):
             elbo(source, texts, batch=batch)
+    with pytest.raises(UserError, match="plans must be at least 1, not 0"):
+        nelbo(source, texts, 2, plans=0)
+    with pytest.raises(UserError, match="masks must be at least 1, not 0"):
+        elbo(source, texts, masks=0)
     with pytest.raises(UserError, match="different lengths"):
         nelbo(source, Texts(torch.tensor([[0, 1], [0, -1]]), texts.tokenizer))

@@ -132,6 +132,22 @@ def test_the_headline_claims_what_its_interval_allows() -> None:
     assert "cannot be told" in meaning(made_up(gain=1.0))[0]
 
 
+@pytest.mark.parametrize(
+    ("relation", "said", "unsaid"),
+    [
+        (">", "No number of steps that was run lets teacher write .* more than 3.0 times", "less than"),
+        ("<", "The fewest steps that were run already let teacher write .* less than 3.0 times", "more than"),
+    ],
+)
+def test_a_bound_is_stated_as_the_side_that_it_bounds(relation: str, said: str, unsaid: str) -> None:
+    results = made_up()
+    bound = {**results.analysis["headline"]["speed_up"], "relation": relation, "value": 3.0, "n_star": None}
+    entry = {**results.analysis["headline"], "speed_up": bound}
+    speed = meaning(dataclasses.replace(results, analysis={**results.analysis, "headline": entry}))[0]
+    assert re.search(said, speed)
+    assert unsaid not in speed
+
+
 def worse_by(loss: float, *, steps: int) -> Results:
     """A student in so many steps whose log PPL is above the teacher's at its entropy, which T = 0.9 has."""
     entropy, log_ppl = _teacher("golden", steps, 0.9)

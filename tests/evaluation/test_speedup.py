@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from unmask.base.streams import stream
-from unmask.evaluation.frontier import Drawn, at_entropy, draw_cell
+from unmask.evaluation.frontier import Drawn, Interval, at_entropy, draw_cell
 from unmask.evaluation.results import Cell
 from unmask.evaluation.score import Ratio
 from unmask.evaluation.speedup import at_nfe, falling, first_reach, gap_at, speed_up
@@ -183,3 +183,15 @@ def test_a_missing_point_leaves_n_star_open_between_its_neighbours() -> None:
     assert [float(x.exp()) for x in (reach.least_D, reach.log_n_D, reach.most_D)] == pytest.approx([4, 8, 16])
     begins = first_reach(log_nfe_N[1:], fit_N1[1:], torch.tensor([2.0]).double())
     assert (float(begins.least_D), float(begins.most_D.exp())) == (-math.inf, pytest.approx(16))
+
+
+@pytest.mark.parametrize(
+    ("strange", "ends"),
+    [(-math.inf, (None, 1.0)), (math.inf, (0.0, None)), (math.nan, (None, None))],
+)
+def test_an_interval_has_no_end_where_its_draws_have_none(strange: float, ends: tuple[float | None, ...]) -> None:
+    draws = torch.cat([torch.full((60,), strange, dtype=torch.float64), torch.linspace(0, 1, 2).double().repeat(470)])
+    found = Interval.of(torch.cat([torch.tensor([0.5], dtype=torch.float64), draws]))
+    assert (found.value, found.low, found.high) == (0.5, *ends)
+    every = Interval.of(torch.full((100,), strange, dtype=torch.float64))
+    assert (every.value, every.low, every.high) == (None, None, None)

@@ -15,6 +15,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
 from unmask.models.dit import DiT
+from unmask.sampling.grids import Grid
 from unmask.sampling.remask import USUAL_ETA, Remask
 from unmask.sampling.reveal import REVEALS, Blocks, Confidence, LeftToRight, Locked
 from unmask.sampling.sample import sample
@@ -24,10 +25,10 @@ MASK = TOKENS
 
 WAYS = {
     **{name: {"reveal": name} for name in REVEALS},
-    "confidence, threshold": {"reveal": Confidence(threshold=0.2)},
-    "entropy, threshold": {"reveal": Confidence("entropy", threshold=2.5)},
+    "confidence, threshold": {"reveal": Confidence(threshold=0.2), "steps": None},
+    "entropy, threshold": {"reveal": Confidence("entropy", threshold=2.5), "steps": None},
     "blocks, confidence": {"reveal": Blocks(5, Confidence())},
-    "blocks, threshold": {"reveal": Blocks(5, Confidence(threshold=0.2))},
+    "blocks, threshold": {"reveal": Blocks(5, Confidence(threshold=0.2)), "steps": None},
     "small blocks": {"reveal": Blocks(5)},
     "blocks, in order": {"reveal": Blocks(5, LeftToRight()), "grid": "uniform"},
     "golden, cosine": {"reveal": "golden", "grid": "cosine"},
@@ -153,12 +154,12 @@ def test_nfe_is_what_a_hook_on_the_network_counts(way, checkpoint):
 
     hook = nn.modules.module.register_module_forward_hook(count)
     try:
-        together = run(checkpoint, 5, way, batch=5, steps=6)
+        together = run(checkpoint, 5, way, batch=5)
         assert together.record["forwards"] == rows_seen.total()
         assert int(together.nfe.sum()) == sum(rows * times for rows, times in rows_seen.items())
         assert together.record["nfe"] == pytest.approx(float(together.nfe.double().mean()))
         rows_seen.clear()
-        alone = run(checkpoint, 5, way, batch=1, steps=6)
+        alone = run(checkpoint, 5, way, batch=1)
         assert int(alone.nfe.sum()) == rows_seen.total() == alone.record["forwards"]
     finally:
         hook.remove()
@@ -194,12 +195,27 @@ def test_steps_that_reveal_nothing_cost_nothing(checkpoint):
 )
 def test_the_record_says_which_plan_was_run_and_with_what(plan, said, checkpoint):
     """Two runs that differ in a setting have records that differ; what a threshold does not use is not claimed."""
-    record = sample(checkpoint, 1, 4, reveal=plan, device="cpu").record
-    assert json.loads(json.dumps(record, allow_nan=False))["plan"] == said
     by_threshold = bool(said.get("threshold") or said.get("inner", {}).get("threshold"))
+    record = sample(checkpoint, 1, None if by_threshold else 4, reveal=plan, device="cpu").record
+    assert json.loads(json.dumps(record, allow_nan=False))["plan"] == said
     assert (record["steps"], record["grid"] and record["grid"]["name"]) == (
         (None, None) if by_threshold else (4, "rank")
     )
+
+
+@pytest.mark.parametrize("settings", [{"steps": 4}, {"grid": "cosine"}, {"steps": 4, "grid": "rank"}], ids=str)
+@pytest.mark.parametrize("plan", [Confidence(threshold=0.2), Blocks(5, Confidence("entropy", 2.5))], ids=str)
+def test_what_a_threshold_does_not_use_is_refused(plan, settings, checkpoint):
+    with pytest.raises(UserError, match=r"a threshold decides by itself .* leave out steps and grid"):
+        sample(checkpoint, 1, reveal=plan, device="cpu", **settings)
+
+
+@pytest.mark.parametrize("grid", [[0.5], Grid("mine", (1.0, 0.5, 0.0))], ids=str)
+def test_times_take_no_other_number_of_steps(grid, checkpoint):
+    assert sample(checkpoint, 1, grid=grid, device="cpu").record["steps"] == 2
+    assert sample(checkpoint, 1, 2, grid=grid, device="cpu").record["steps"] == 2
+    with pytest.raises(UserError, match="this grid has 2 steps, and 16 were asked for: leave out steps"):
+        sample(checkpoint, 1, 16, grid=grid, device="cpu")
 
 
 def test_a_model_without_a_mask_state_is_refused():

@@ -51,7 +51,7 @@ def test_one_or_two_underscores_are_text(tokenizer):
 def test_prompts_suffixes_and_lengths_one_for_all_or_one_each(tokenizer):
     mask_id = tokenizer.size
     made = templates(
-        3, longest=40, mask_id=mask_id, tokenizer=tokenizer,
+        3, longest=40, states=mask_id + 1, mask_id=mask_id, tokenizer=tokenizer,
         prompt=["once", "", "upon a time"], suffix=" wolf.", length=[20, 40, 30],
     )  # fmt: skip
     tail = tokenizer.encode(" wolf.")
@@ -59,18 +59,16 @@ def test_prompts_suffixes_and_lengths_one_for_all_or_one_each(tokenizer):
         head = tokenizer.encode(prompt)
         blanks = length - len(head) - len(tail)
         assert template.tokens_L.tolist() == head + [mask_id] * blanks + tail
-    free = templates(2, longest=40, mask_id=mask_id, tokenizer=tokenizer)
+    free = templates(2, longest=40, states=mask_id + 1, mask_id=mask_id, tokenizer=tokenizer)
     assert [template.tokens_L.tolist() for template in free] == [[mask_id] * 40] * 2
 
 
 def test_token_ids_serve_models_without_text():
     one_L = torch.tensor([9, 3, 9])
-    assert [t.tokens_L.tolist() for t in templates(2, longest=3, mask_id=9, tokenizer=None, infill=one_L)] == [
-        [9, 3, 9],
-        [9, 3, 9],
-    ]
+    made = templates(2, longest=3, states=10, mask_id=9, tokenizer=None, infill=one_L)
+    assert [template.tokens_L.tolist() for template in made] == [[9, 3, 9], [9, 3, 9]]
     each_BL = torch.tensor([[9, 3, 9], [1, 9, 9]])
-    made = templates(2, longest=3, mask_id=9, tokenizer=None, infill=each_BL)
+    made = templates(2, longest=3, states=10, mask_id=9, tokenizer=None, infill=each_BL)
     assert torch.equal(torch.stack([template.tokens_L for template in made]), each_BL)
 
 
@@ -83,6 +81,11 @@ def test_token_ids_serve_models_without_text():
         ({"infill": "a ____", "prompt": "once"}, "leave out prompt"),
         ({"infill": ["a ____"] * 3}, "3 entries for 2 samples"),
         ({"infill": torch.tensor([1, 2])}, "no blank to fill"),
+        ({"infill": torch.tensor([1, 10**6])}, r"the id 1000000: give ids below \d+, and \d+ \(the mask\)"),
+        ({"infill": torch.tensor([[1, 0], [2, -1]])}, "the id -1: give ids below"),  # padding of shorter samples
+        ({"infill": torch.tensor(1)}, r"infill is \(L,\) or \(n, L\) token ids"),
+        ({"infill": torch.zeros(2, 3, 4, dtype=torch.int64)}, r"not \(2, 3, 4\)"),
+        ({"infill": torch.tensor([0.5, 1.0])}, "of torch.float32"),
         ({"prompt": "there lived a wolf " * 20}, "leaves no room in 40: shorten it"),
         ({"prompt": "a", "suffix": "b", "length": 2}, "leaves no room in 2"),
         ({"prompt": ["a", "b", "c"]}, "3 entries for 2 samples"),
@@ -93,7 +96,8 @@ def test_token_ids_serve_models_without_text():
     ],
 )
 def test_what_cannot_be_filled_is_said_in_one_line(settings, words, tokenizer):
-    settings = {"n": 2, "longest": 40, "mask_id": tokenizer.size, "tokenizer": tokenizer} | settings
+    ours = {"n": 2, "longest": 40, "states": tokenizer.size + 1, "mask_id": tokenizer.size, "tokenizer": tokenizer}
+    settings = ours | settings
     with pytest.raises(UserError, match=words) as error:
         templates(settings.pop("n"), **settings)
     assert "\n" not in str(error.value)

@@ -16,7 +16,7 @@ from unmask.sampling.categorical import Law
 from unmask.sampling.exact import Views, kl_given_plan
 from unmask.sampling.grids import Grid, make_grid
 from unmask.sampling.plan_laws import chain_of
-from unmask.sampling.reveal import Blocks, Confidence, Locked, make_reveal
+from unmask.sampling.reveal import Blocks, Confidence, Locked, choose_grid, make_reveal
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
 
@@ -47,17 +47,18 @@ CASES = [
     ("left_to_right", "rank", {"top_p": 0.9, "top_k": 5, "temperature": 1.3}),
     (Blocks(7, Locked("golden")), "cosine", {}),
     ("confidence", "rank", {"temperature": 0.8}),
-    (Confidence("entropy", threshold=1.0), "rank", {}),
-    (Blocks(9, Confidence(threshold=0.3)), "rank", {"top_p": 0.9}),
+    (Confidence("entropy", threshold=1.0), None, {}),
+    (Blocks(9, Confidence(threshold=0.3)), None, {"top_p": 0.9}),
 ]
 
 
 @pytest.mark.parametrize(("plan", "grid", "law"), CASES, ids=str)
 def test_what_sample_recorded_comes_out_again(network, plan, grid, law):
     checkpoint = Checkpoint(network, Cosine())
-    drawn = sample(checkpoint, 5, 4, reveal=plan, grid=grid, seed=3, device="cpu", batch=2, **law)
+    plan, steps = make_reveal(plan), 4 if isinstance(grid, str) else None
+    drawn = sample(checkpoint, 5, steps, reveal=plan, grid=grid, seed=3, device="cpu", batch=2, **law)
     forced = teacher_force(
-        prepare(network, CPU), drawn.tokens, make_reveal(plan), make_grid(grid, 4), Cosine(),
+        prepare(network, CPU), drawn.tokens, plan, choose_grid(plan, grid, steps), Cosine(),
         law=Law(**law), seed=3, rows=3,
     )  # fmt: skip
     assert torch.allclose(forced.log_q_TL, drawn.log_q, rtol=0, atol=1e-9)
@@ -108,14 +109,15 @@ class TableModel:
 @pytest.mark.parametrize(
     ("plan", "grid"),
     [("golden", "rank"), ("iid", TAILED), ("iid", "cosine"), ("confidence", "rank"),
-     (Confidence(threshold=0.5), "rank"), (Blocks(2, Confidence("entropy")), "rank")],
+     (Confidence(threshold=0.5), None), (Blocks(2, Confidence("entropy")), "rank")],
     ids=str,
 )  # fmt: skip
 def test_q_given_the_plan_sums_to_one_over_all_texts(plan, grid, law):
     """Every text under one and the same u."""
     every = torch.tensor(list(itertools.product(range(3), repeat=5)))
+    plan, steps = make_reveal(plan), 3 if isinstance(grid, str) else None
     forced = teacher_force(
-        prepare(TableModel(), CPU), every, make_reveal(plan), make_grid(grid, 3), LogLinear(),
+        prepare(TableModel(), CPU), every, plan, choose_grid(plan, grid, steps), LogLinear(),
         law=law, indices=[7] * len(every), rows=64,
     )  # fmt: skip
     q = forced.log_q_TL.sum(1).exp()

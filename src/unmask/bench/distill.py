@@ -25,7 +25,7 @@ from unmask.base.devices import to_device
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.bench.sampler import random_model
-from unmask.bench.timing import Timing, matmul_rate, measure
+from unmask.bench.timing import Timing, measure
 from unmask.data.loader import Batch
 from unmask.models.denoiser import log_probs
 from unmask.models.dit import DiT
@@ -36,7 +36,7 @@ from unmask.process.locking import draw_u
 from unmask.process.times import stratified
 from unmask.process.trajectory import couple
 from unmask.training.optim import adamw
-from unmask.training.speed import body_flops, head_flops
+from unmask.training.speed import body_flops, head_flops, matmul_rate
 
 Loss = Callable[[Batch], Tensor]
 IN_A_ROW = 4  # steps of one timed repeat

@@ -24,8 +24,7 @@ from unmask.models.trigram import TrigramMixture
 from unmask.process.schedule import LogLinear
 from unmask.sampling.body import prepare
 from unmask.sampling.exact import Views, estimate_kl, sample_law
-from unmask.sampling.grids import make_grid
-from unmask.sampling.reveal import Blocks, Confidence, Locked, RevealPlan, make_reveal
+from unmask.sampling.reveal import Blocks, Confidence, Locked, RevealPlan, choose_grid, make_reveal
 from unmask.sampling.teacher_forcing import teacher_force
 
 TOY_STEPS = (1, 2, 3, 4, 5, 6, 8)
@@ -40,8 +39,8 @@ class Contender:
 
     label: str
     reveal: RevealPlan
-    grid: str
-    steps: tuple[int | None, ...]  # None where the plan itself sets their number
+    grid: str | None  # None, and steps None too, where the plan itself sets their number
+    steps: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def contenders(length: int, steps: Sequence[int], thresholds: Sequence[float]) -
     found = [Contender(label, make_reveal(reveal), grid, counts) for label, reveal, grid in named]
     blocks = Blocks(-(-length // BLOCKS), Locked("golden"))  # at least a step a block
     found.append(Contender("blocks of golden", blocks, "rank", tuple(count for count in counts if count >= BLOCKS)))
-    found += [Contender(f"threshold {level}", Confidence(threshold=level), "rank", (None,)) for level in thresholds]
+    found += [Contender(f"threshold {level}", Confidence(threshold=level), None, (None,)) for level in thresholds]
     return found
 
 
@@ -84,7 +83,7 @@ def toy_rows(name: str) -> Iterator[Row]:
     views = Views(oracle, oracle.length)
     for one in contenders(oracle.length, TOY_STEPS, TOY_THRESHOLDS):
         for steps in one.steps:
-            law = sample_law(views, steps or oracle.length, reveal=one.reveal, grid=one.grid)
+            law = sample_law(views, steps, reveal=one.reveal, grid=one.grid)
             yield Row(name, one.label, steps, law.nfe, max(0.0, law.kl(oracle.p)), None)
 
 
@@ -93,7 +92,7 @@ def text_rows(mixture: TrigramMixture, x_BL: Tensor, steps: Sequence[int], seed:
     L, body = x_BL.shape[1], prepare(mixture, torch.device("cpu"))
     for one in contenders(L, steps, TEXT_THRESHOLDS):
         for count in one.steps:
-            grid = make_grid(one.grid, count or L)
+            grid = choose_grid(one.reveal, one.grid, count)
             forced = teacher_force(body, x_BL, one.reveal, grid, LogLinear(), seed=seed, rows=len(x_BL))
             found = estimate_kl(mixture, x_BL, forced)
             yield Row(BOOKS, one.label, count, found.nfe, found.kl / L, found.standard_error / L)

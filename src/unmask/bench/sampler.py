@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unmask.base import provenance
 from unmask.base.errors import UserError
-from unmask.bench.timing import Timing, matmul_rate, measure
+from unmask.bench.timing import Timing, measure
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.models.denoiser import check_masked
 from unmask.models.dit import DiT
@@ -29,7 +29,7 @@ from unmask.sampling.ancestral import ancestral
 from unmask.sampling.body import Body, prepare
 from unmask.sampling.grids import make_grid
 from unmask.sampling.sample import start_run
-from unmask.training.speed import body_flops, head_flops
+from unmask.training.speed import body_flops, head_flops, matmul_rate
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Timing as it should be done: warm up, wait for the device, repeat, take the median; peak memory; the matmul rate.
+"""Timing as it should be done: warm up, wait for the device, repeat, take the median; peak memory.
 
 Refuses to know what is timed.
 """
@@ -9,7 +9,6 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
@@ -42,13 +41,3 @@ def measure(work: Callable[[], object], device: torch.device, *, repeats: int = 
     middle = statistics.median(seconds)
     peak = torch.cuda.max_memory_allocated(device) if cuda else None
     return Timing(middle, (max(seconds) - min(seconds)) / middle, peak)
-
-
-@lru_cache(maxsize=4)
-def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of a large square matrix product on random data: the ceiling that shares are stated against."""
-    size = 8192 if device.type == "cuda" else 2048
-    left = torch.randn(size, size, device=device, dtype=dtype)
-    right = torch.randn(size, size, device=device, dtype=dtype)
-    timing = measure(lambda: left @ right, device, repeats=15 if device.type == "cuda" else 3, warmup=3)
-    return 2 * size**3 / timing.seconds

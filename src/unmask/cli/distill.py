@@ -85,7 +85,7 @@ def distill(
         plan_steps: the number of steps that the plan stride is made for (default: 1/delta)
         guard: what to do when a bound below is crossed
         judge: for Gen PPL of every round: a judge's name, folder or file
-        samples: texts drawn from each round's student at the end
+        samples: texts drawn from each round's student at the end, on --plan if it is given, else on golden
         sample_steps: steps in which they are drawn
         json: print the table of rounds as JSON
     """
@@ -109,7 +109,7 @@ def distill(
         facts = {"teacher": {"source": _lasting(teacher), "weights": weights_hash(source.model)}}
         watch = None if guard == "off" else Guard(guard, bounds, seed=trainer.seed)
         trainer.fit(_student(source), objective, loader, facts=facts, guard=watch)
-        _show(trainer.out, source, judge, samples, sample_steps, trainer, json)
+        _show(trainer.out, source, plan, judge, samples, sample_steps, trainer, json)
 
 
 def load_teacher(teacher: str) -> Checkpoint:
@@ -167,31 +167,33 @@ def _check_drawing(judge: str | None, samples: int, steps: int) -> None:
 
 
 def _show(
-    out: Path, teacher: Checkpoint, judge: str | None, samples: int, steps: int, trainer: Trainer, as_json: bool
-) -> None:
+    out: Path, teacher: Checkpoint, plan: str | None, judge: str | None, samples: int, steps: int, trainer: Trainer,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Score every round, print the table."""
     from unmask.evaluation.judges import load_judge
     from unmask.parallel.ranks import is_first
-    from unmask.training.round_table import round_table
+    from unmask.training.round_table import USUAL_PLAN, round_table
 
+    plan = plan or USUAL_PLAN
     reader = load_judge(judge, device=trainer.device) if judge else None
     rows = round_table(
-        out, teacher, judge=reader, samples=samples, steps=steps, seed=trainer.seed, device=trainer.device
+        out, teacher, reveal=plan, judge=reader, samples=samples, steps=steps, seed=trainer.seed, device=trainer.device
     )
     if not is_first():
         return
     if as_json:
         print((out / "rounds.json").read_text(encoding="utf-8"), end="")
         return
-    _print_table(rows, samples, steps, reader.name if reader else None)
+    _print_table(rows, f"{samples} samples in {steps} steps on the plan {plan}", reader.name if reader else None)
     print(f"students: {out / 'rounds'}; these numbers: {out / 'rounds.json'}")
 
 
-def _print_table(rows: list[Row], samples: int, steps: int, judge: str | None) -> None:
+def _print_table(rows: list[Row], drawn: str, judge: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    title = f"{samples} samples in {steps} steps; ± is a standard error" + (f"; judge {judge}" if judge else "")
+    title = f"{drawn}; ± is a standard error" + (f"; judge {judge}" if judge else "")
     names = ["model", "delta", "tau", "NFE", *(["Gen PPL"] if judge else []), "entropy", "ELBO/token"]
     table = Table(*names, title=title, title_justify="left")
     for row in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from unmask.base.errors import UserError
 
@@ -71,18 +71,19 @@ def evaluate(
         seed: of everything
         batch: texts in a forward (default: by the size of the model on a GPU, else 8)
         device: where to run
-        precision: of the masked models
+        precision: of the models; the likelihood of a causal one is in float32 whatever it is
         compile: compile the masked models, on a GPU; it does not pay for small ones
         out: the folder that keeps finished cells, results.json, report.html, report.md and figures/
         cells: the folder of finished cells, if several evaluations are to share them: samples are then drawn once for
             all judges (default: cells in --out)
         json: print the analysis as one JSON object instead of a table
     """
+    from unmask.cli.output import Bar
     from unmask.evaluation import evaluate as library
     from unmask.parallel.ranks import is_first
 
     named = _named(models)
-    with _Bar(shown=is_first() and sys.stderr.isatty()) as bar:
+    with Bar(shown=is_first() and sys.stderr.isatty()) as bar:
         results = library.evaluate(
             named,
             steps,
@@ -177,32 +178,3 @@ def _named(models: list[str]) -> dict[str, str]:
             raise UserError(f"two models are named {name!r}: give each a name of its own")
         named[name] = path
     return named
-
-
-class _Bar:
-    """Progress on standard error; a callback of the library."""
-
-    def __init__(self, shown: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),  # it names models
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not shown,
-        )
-        self._task = self._progress.add_task("loading", total=None)
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        self._progress.update(self._task, description=what, completed=done, total=total)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._progress.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,17 +19,18 @@ _WIDTH = 64  # characters of a grid's picture
 def fit_grid(
     *,
     model: str,
-    data: list[Path],
+    data: list[str],
     out: Path,
     steps: int = 8,
     reveal: str = "golden",
     texts: int = 64,
-    split: Literal["validation", "test"] = "validation",
+    split: Literal["validation", "test"] | None = None,
     wrap: bool = False,
     levels: int | None = None,
     seed: int = 0,
     batch: int | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    precision: Literal["auto", "bf16", "fp32"] = "auto",
     overwrite: bool = False,
     json: bool = False,
 ) -> None:
@@ -39,23 +41,25 @@ def fit_grid(
 
     Args:
         model: a checkpoint's folder or name
-        data: folders made by `unmask prepare`, with the model's tokenizer
+        data: held-out text: folders made by `unmask prepare` with the model's tokenizer, a text file, or `sample`,
+            which is what `unmask prepare sample` holds out
         out: the .json file to write
         steps: N, the number of steps
         reveal: the plan that says which positions are revealed together
         texts: how many held-out texts to take, evenly spaced
-        split: which held-out part of the data
+        split: which held-out part of prepared folders or the sample (default: validation); a text file has none
         wrap: texts as MDLM makes them: BOS, length - 2 tokens, EOS
         levels: places where a step may end (default: 4 for each step, at least 32); the work grows with them
         seed: names the draws of the plan
         batch: texts in a forward
         device: where to run
+        precision: of the network; auto is bf16 on CUDA, else fp32
         overwrite: replace a file that is already there
         json: print what was written instead of a table
     """
     from unmask.base.files import write_json
     from unmask.checkpoint.io import load
-    from unmask.cli.output import check_writable
+    from unmask.cli.output import Bar, check_writable
     from unmask.parallel.ranks import is_first
     from unmask.sampling import fit_grid as library
 
@@ -63,12 +67,12 @@ def fit_grid(
     if is_first():  # who writes has to be able to
         check_writable(out)
     checkpoint = load(model)
-    held_out_TL = _held_out(checkpoint, model, data, texts, split, wrap)
-    facts = {"data": [str(folder) for folder in data], "split": split, "wrap": wrap}
-    with _Bar(shown=is_first() and sys.stderr.isatty()) as bar:
+    held_out_TL, read_of = _held_out(checkpoint, model, data, texts, split, wrap)
+    facts = {"data": data, "split": read_of, "wrap": wrap}
+    with Bar(shown=is_first() and sys.stderr.isatty()) as bar:
         fitted = library.fit_grid(
             checkpoint, held_out_TL, steps, reveal=reveal, levels=levels, seed=seed, batch=batch, device=device,
-            progress=bar, facts=facts,
+            precision=precision, progress=partial(bar, "views"), facts=facts,
         )  # fmt: skip
     if not is_first():
         return
@@ -90,15 +94,37 @@ def _check_target(out: Path, overwrite: bool) -> None:
         raise UserError(f"{out} exists: name another file, or say --overwrite")
 
 
-def _held_out(checkpoint: Checkpoint, name: str, data: list[Path], texts: int, split: str, wrap: bool) -> Tensor:
-    """Blocks of the model's length, evenly spaced over the held-out text."""
+def _held_out(
+    checkpoint: Checkpoint, name: str, data: list[str], texts: int, split: str | None, wrap: bool
+) -> tuple[Tensor, str | None]:
+    """Blocks of the model's length, evenly spaced over the held-out text, and the split they are of."""
     from unmask.base.errors import UserError
-    from unmask.data.loader import Loader
-    from unmask.data.shards import ShardSet, check_tokenizer
+    from unmask.data.shards import INDEX
+    from unmask.evaluation.texts import HELD_OUT, held_out
     from unmask.sampling.fit_grid import LEAST_TEXTS
 
     if texts < LEAST_TEXTS:
         raise UserError(f"--texts must be at least {LEAST_TEXTS}: half to fit on, half to measure on")
+    if len(data) > 1 or (Path(data[0]) / INDEX).is_file():
+        split = split or HELD_OUT
+        blocks_TL, where = _prepared(checkpoint, name, data, texts, split, wrap), f"the {split} split"
+    else:
+        if checkpoint.tokenizer is None:
+            raise UserError(f"{name} has no tokenizer to read text with: give folders made by `unmask prepare`")
+        read = held_out(data[0], checkpoint.tokenizer, checkpoint.model.length, count=texts, split=split, wrap=wrap)
+        blocks_TL, where, split = read.tokens_TL, data[0], read.record["split"]
+    if len(blocks_TL) < LEAST_TEXTS:
+        raise UserError(f"{where} has {len(blocks_TL)} texts of {blocks_TL.shape[1]} tokens, and fitting needs "
+                        f"{LEAST_TEXTS}: give more text, or hold out more of it")  # fmt: skip
+    return blocks_TL, split
+
+
+def _prepared(checkpoint: Checkpoint, name: str, data: list[str], texts: int, split: str, wrap: bool) -> Tensor:
+    """Blocks of folders that belong to the model."""
+    from unmask.base.errors import UserError
+    from unmask.data.loader import Loader
+    from unmask.data.shards import ShardSet, check_tokenizer
+
     corpora = [ShardSet.open(folder) for folder in data]
     for corpus in corpora:
         if checkpoint.tokenizer is not None:
@@ -106,32 +132,8 @@ def _held_out(checkpoint: Checkpoint, name: str, data: list[Path], texts: int, s
     loader = Loader(corpora, checkpoint.model.length, split=split, wrap=wrap)
     if loader.tokenizer.size >= checkpoint.model.vocab_size:
         raise UserError(f"the data has {loader.tokenizer.size} tokens, {name} only {checkpoint.model.vocab_size - 1}")
-    if loader.blocks < LEAST_TEXTS:
-        raise UserError(f"the {split} split has {loader.blocks} texts of {loader.length} tokens, and fitting needs "
-                        f"{LEAST_TEXTS}: prepare more text, or hold out more of it")  # fmt: skip
     (batch,) = loader.eval_batches(texts, texts)
     return batch.tokens_BL
-
-
-class _Bar:
-    """Progress on standard error; a callback of the library."""
-
-    def __init__(self, shown: bool) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._progress = Progress(console=Console(stderr=True), transient=True, disable=not shown)
-        self._task = self._progress.add_task("views", total=None)
-
-    def __call__(self, done: int, total: int) -> None:
-        self._progress.update(self._task, completed=done, total=total)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
 
 
 def _print_table(fitted: FittedGrid, out: Path) -> None:

@@ -115,18 +115,20 @@ def sample(
     from unmask.cli.output import check_writable
     from unmask.parallel.ranks import is_first
     from unmask.sampling import sample as library
+    from unmask.sampling.reveal import choose_grid
 
     check_name(gif, ".gif")
     check_name(html, ".html")
     for target in (out, gif, html) if is_first() else ():  # who writes has to be able to
         check_writable(target)
-    plan, times = _choose_reveal(reveal, block_size, threshold), _choose_grid(grid, steps, threshold)
+    plan, wanted = _choose_reveal(reveal, block_size, threshold), _times(grid) if grid else None
+    times = choose_grid(plan, wanted, steps)  # before any work
     checkpoint = _load(model, weights)
     if n is None:
         n = max((len(values) for values in (prompt, suffix, length) if values), default=1)
     with _Audience(checkpoint, watch and is_first(), bool(gif or html) and is_first()) as audience:
         samples = library.sample(
-            checkpoint, n, times.steps, reveal=plan, grid=times,
+            checkpoint, n, steps, reveal=plan, grid=wanted,
             remask=_choose_remask(remask, eta), length=_one_or_each(length), prompt=_one_or_each(prompt),
             suffix=_one_or_each(suffix), infill=pattern, temperature=temperature, top_p=top_p, top_k=top_k, dtype=dtype,
             seed=seed, batch=batch, device=device, precision=precision, compile=compile, callback=audience.callback,
@@ -164,18 +166,6 @@ def _choose_reveal(reveal: str, block_size: int | None, threshold: float | None)
     if isinstance(plan, Confidence):
         return replace(plan, threshold=threshold)
     raise UserError(f"--threshold is for --reveal confidence, entropy or blocks, not {reveal}")
-
-
-def _choose_grid(grid: list[str] | None, steps: int | None, threshold: float | None) -> Grid:
-    """A name, a file, which may hold grids of several numbers of steps, or times, which take no other number."""
-    from unmask.sampling.grids import make_grid
-
-    if threshold is not None and (grid is not None or steps is not None):
-        raise UserError("--threshold decides by itself how many steps there are: leave out --steps and --grid")
-    made = make_grid(_times(grid) if grid else "rank", steps)
-    if steps not in (None, made.steps):  # a list of times: a name or a file has as many steps as it is told
-        raise UserError(f"this grid has {made.steps} steps, --steps says {steps}: leave out --steps")
-    return made
 
 
 def _note(times: Grid, reveal: str, grid: list[str] | None) -> None:

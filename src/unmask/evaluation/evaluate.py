@@ -86,7 +86,7 @@ def evaluate(
         seed: of everything
         batch: texts in a forward (default: by the size of the model on a GPU, else 8)
         device: where
-        precision: of the masked models
+        precision: of the models; the likelihood of a causal one is in float32 whatever it is
         compile: compile the masked models, on a GPU (it does not pay for small ones)
         out: a folder that keeps every finished cell and the results
         cells: the folder of finished cells, which several evaluations may share (default: `cells` in `out`)

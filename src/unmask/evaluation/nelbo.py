@@ -31,8 +31,8 @@ from unmask.models.denoiser import Denoiser, check_masked
 from unmask.parallel.ranks import Ranks, joined
 from unmask.sampling.body import Precision, prepare, usual_batch
 from unmask.sampling.categorical import Law
-from unmask.sampling.grids import Grid, make_grid
-from unmask.sampling.reveal import RevealPlan, make_reveal
+from unmask.sampling.grids import Grid
+from unmask.sampling.reveal import RevealPlan, by_threshold, choose_grid, make_reveal
 from unmask.sampling.teacher_forcing import teacher_force
 
 Progress = Callable[[int, int], None]  # done, of how many
@@ -53,10 +53,10 @@ class Likelihood:
 def nelbo(
     checkpoint: Checkpoint,
     texts: Texts,
-    steps: int = 8,
+    steps: int | None = None,
     *,
     reveal: str | RevealPlan = "golden",
-    grid: str | Path | Grid = "rank",
+    grid: str | Path | Grid | None = None,
     law: Law | None = None,
     plans: int = 1,
     seed: int = 0,
@@ -71,9 +71,9 @@ def nelbo(
     Args:
         checkpoint: a masked model
         texts: held-out text in the model's tokens
-        steps: N
+        steps: N (default: 8, or the grid's own)
         reveal: the reveal plan
-        grid: how far each step goes
+        grid: how far each step goes (default: rank)
         law: temperature, top-p, top-k (default: plainly; what a law rules out has no likelihood)
         plans: u drawn for each text
         seed: of the plans
@@ -83,7 +83,10 @@ def nelbo(
         compile: compile the model
         progress: told texts done, of how many
     """
-    plan, grid = make_reveal(reveal), make_grid(grid, steps)
+    if plans < 1:
+        raise UserError(f"plans must be at least 1, not {plans}")
+    plan = make_reveal(reveal)
+    grid = choose_grid(plan, grid, steps, usual=8)
     _check(checkpoint, texts, batch, causal=False)
     if grid.argmax_tail:
         raise UserError(
@@ -112,9 +115,9 @@ def nelbo(
             texts,
             ranks,
             score="nelbo",
-            steps=grid.steps,
+            steps=None if by_threshold(plan) else grid.steps,
             reveal=plan.name,
-            grid=grid.to_json(),
+            grid=None if by_threshold(plan) else grid.to_json(),
             plans=plans,
             seed=seed,
             nfe=float(nfe_T.mean()),
@@ -137,8 +140,11 @@ def elbo(
 ) -> Likelihood:
     """The usual ELBO of a masked model, or the exact likelihood of a causal one, on held-out texts.
 
-    `masks` masked views of each text are taken, k masked positions stratified over its views and over texts.
+    `masks` masked views of each text are taken, k masked positions stratified over its views and over texts. A causal
+    model is read in float32 whatever the precision: its likelihood is exact.
     """
+    if masks < 1:
+        raise UserError(f"masks must be at least 1, not {masks}")
     causal = bool(getattr(getattr(checkpoint.model, "config", None), "causal", False))
     _check(checkpoint, texts, batch, causal=causal)
     T, L = texts.tokens_TL.shape

@@ -31,7 +31,7 @@ from unmask.evaluation.results import Bound, Cell, Json
 from unmask.evaluation.texts import Texts, of_samples
 from unmask.evaluation.ways import Way
 from unmask.parallel.ranks import Ranks
-from unmask.sampling.body import Precision
+from unmask.sampling.body import Precision, usual_batch
 from unmask.sampling.reveal import make_reveal
 from unmask.sampling.sample import sample
 from unmask.sampling.samples import Samples
@@ -39,6 +39,7 @@ from unmask.sampling.samples import Samples
 CAUSAL = "causal"  # the plan of a cell that was written from left to right
 SHOWN = 4  # texts of a cell that a report may show
 _VERSION = 3  # of what is kept
+_CAUSALLY = [CAUSAL, "residual in float32"]  # which law: cells that were drawn in bf16 throughout are of another
 
 
 @dataclass(eq=False)
@@ -91,10 +92,16 @@ class Workshop:
 
         def draw(n: int) -> Samples:
             return sample_causal(
-                entry.checkpoint, n, temperature=temperature, seed=seed, batch=self.batch, device=self.device
+                entry.checkpoint,
+                n,
+                temperature=temperature,
+                seed=seed,
+                batch=self.batch,
+                device=self.device,
+                precision=self.precision,
             )
 
-        return self._made(entry, CAUSAL, CAUSAL, None, temperature, draw)
+        return self._made(entry, CAUSAL, _CAUSALLY, None, temperature, draw)
 
     def given(self, name: str, texts: Texts) -> Cell:
         """A cell of texts that nobody drew."""
@@ -177,7 +184,7 @@ class Workshop:
         kept = self._kept(name)
         if kept is None:
             if self._identity(entry) not in self._warm:  # the first draw of a model pays for its start
-                draw(1)
+                draw(self._one_batch(entry))
                 self._warm.add(self._identity(entry))
             start = time.perf_counter()
             samples = draw(self.n)
@@ -192,6 +199,11 @@ class Workshop:
             }
             self._keep(name, kept)
         return kept
+
+    def _one_batch(self, entry: Entry) -> int:
+        """Texts that give every process a whole batch: the timed draw meets no number of rows for the first time."""
+        rows = self.batch or usual_batch(entry.checkpoint.model, self.ranks.device)
+        return min(self.n, rows * self.ranks.world)
 
     def _score(
         self, entry: Entry, plan: str, steps: int | None, temperature: float, kept: Json, with_mauve: bool

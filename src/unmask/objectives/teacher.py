@@ -53,7 +53,7 @@ class Teacher:
         kind = type(self.model).__name__
         if not isinstance(self.model, nn.Module):
             return kind
-        digest = hashlib.sha256()
+        digest = hashlib.sha256()  # not weights_hash: run folders hold this one, and go on only if it is the same
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())

@@ -25,9 +25,9 @@ from unmask.base.streams import stream
 from unmask.models.denoiser import Denoiser
 from unmask.process.schedule import LogLinear, Schedule
 from unmask.sampling.categorical import Law, shape_logits
-from unmask.sampling.grids import Grid, make_grid
+from unmask.sampling.grids import Grid
 from unmask.sampling.plan_laws import Chain, State, bits, chain_of, members
-from unmask.sampling.reveal import Assignment, Blocks, Confidence, RevealPlan, make_reveal
+from unmask.sampling.reveal import Assignment, Blocks, Confidence, RevealPlan, choose_grid, make_reveal
 from unmask.sampling.teacher_forcing import Forced
 
 MOST_VIEWS = 1 << 20
@@ -90,11 +90,11 @@ def kl(p: Tensor, q: Tensor) -> float:
 
 def sample_law(
     denoiser: Denoiser | Views,
-    steps: int,
+    steps: int | None = None,
     *,
     length: int | None = None,
     reveal: str | RevealPlan = "golden",
-    grid: str | Sequence[float] | Grid = "rank",
+    grid: str | Sequence[float] | Grid | None = None,
     law: Law | None = None,
     given_L: Tensor | None = None,
     schedule: Schedule | None = None,
@@ -108,7 +108,8 @@ def sample_law(
         denoiser = Views(denoiser, length or denoiser.length, law)
     elif law is not None:
         raise UserError("views already hold their law: give it where they are made")
-    views, plan, grid = denoiser, make_reveal(reveal), make_grid(grid, steps)
+    views, plan = denoiser, make_reveal(reveal)
+    grid = choose_grid(plan, grid, steps)
     if given_L is None:
         given_L = torch.full((views.length,), views.tokens)
     if plan.adaptive:

@@ -51,21 +51,24 @@ GRID_NAMES = (*times.GRIDS, "rank")
 STEPS = 32  # where nobody says
 
 
-def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int | None = None) -> Grid:
+def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int | None = None, usual: int = STEPS) -> Grid:
     """A grid from a name, a fitted grid's file, a list of times, or a grid itself.
 
-    Without `steps` a name has 32, and the others have their own. A file may hold grids of fewer steps; times and a grid
-    know their steps, whatever is asked for.
+    Without `steps` a name has the `usual` number, and the others have their own. A file may hold grids of fewer steps;
+    times and a grid take no other number than theirs.
     """
     if steps is not None and steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
     if isinstance(grid, (str, Path)):
         if str(grid) in GRID_NAMES:
-            return _named(str(grid), STEPS if steps is None else steps)
+            return _named(str(grid), usual if steps is None else steps)
         if Path(grid).suffix == ".json":
             return read_grid(Path(grid), steps)
         raise unknown("grid", str(grid), [*GRID_NAMES, "a fitted grid's .json file"])
-    return grid if isinstance(grid, Grid) else Grid("list", tuple(times.grid_of(grid).tolist()))
+    made = grid if isinstance(grid, Grid) else Grid("list", tuple(times.grid_of(grid).tolist()))
+    if steps not in (None, made.steps):
+        raise UserError(f"this grid has {made.steps} steps, and {steps} were asked for: leave out steps")
+    return made
 
 
 def read_grid(path: Path, steps: int | None = None) -> Grid:

@@ -79,10 +79,24 @@ def _spread(name: str, value: object, n: int) -> list:
     return list(value)
 
 
+def from_ids(ids: Tensor, n: int, states: int, mask_id: int) -> list[Template]:
+    """Token ids as they stand: (L,) for every sample, or (n, L)."""
+    if ids.ndim not in (1, 2) or ids.is_floating_point():
+        raise UserError(f"infill is (L,) or (n, L) token ids, not {tuple(ids.shape)} of {ids.dtype}")
+    rows = ids.long().cpu().expand(n, -1) if ids.ndim == 1 else ids.long().cpu()
+    strange = rows[(rows < 0) | (rows >= states)]
+    if len(strange):
+        raise UserError(
+            f"infill has the id {int(strange[0])}: give ids below {states}, and {mask_id} (the mask) where it is blank"
+        )
+    return [Template(row) for row in _spread("infill", list(rows), n)]
+
+
 def templates(
     n: int,
     *,
     longest: int,
+    states: int,
     mask_id: int,
     tokenizer: TextCodec | None,
     length: int | Sequence[int] | None = None,
@@ -96,8 +110,7 @@ def templates(
     if infill is not None and (prompt or suffix or length):
         raise UserError("infill says everything that is given: leave out prompt, suffix and length")
     if isinstance(infill, Tensor):
-        rows = infill if infill.ndim == 2 else infill.expand(n, -1)
-        found = [Template(row) for row in _spread("infill", list(rows.long().cpu()), n)]
+        found = from_ids(infill, n, states, mask_id)
     elif infill is not None:
         found = [from_pattern(text, mask_id, tokenizer) for text in _spread("infill", infill, n)]
     else:

@@ -28,7 +28,7 @@ class State:
     z_BL: Tensor
     log_q_BL: Tensor
     uniform_BL: Tensor  # the noise each position's next draw uses
-    nfe_B: Tensor
+    nfe_B: Tensor  # on the model's device, as the rows of a move are
 
     def masked_BL(self, mask_id: int) -> Tensor:
         return (self.z_BL == mask_id).cpu()
@@ -38,7 +38,7 @@ class State:
 class Move:
     """One step: positions to reveal, the rows they are in, positions to mask again.
 
-    Positions are on the model's device, rows and quotas on the CPU; `local_M` counts through the table of those rows.
+    Positions and rows are on the model's device, quotas on the CPU; `local_M` counts through the table of those rows.
     `quota_B` is for adaptive plans: of the candidates in `reveal_M` each row keeps so many, the surest.
     """
 
@@ -57,7 +57,8 @@ class Move:
         rows_R, local_row_M = torch.unique(reveal_BL.nonzero()[:, 0], return_inverse=True)
         flat_M = _flat(reveal_BL)
         L = reveal_BL.shape[1]
-        return cls(step, steps, flat_M.to(device), rows_R, (local_row_M * L + flat_M % L).to(device), **more)
+        local_M = local_row_M * L + flat_M % L
+        return cls(step, steps, flat_M.to(device), rows_R.to(device), local_M.to(device), **more)
 
 
 def _flat(where_BL: Tensor) -> Tensor:
@@ -65,9 +66,9 @@ def _flat(where_BL: Tensor) -> Tensor:
 
 
 def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
-    """Every step's positions, read off the assignment.
+    """Every step's positions and rows, read off the assignment.
 
-    They go to the device in two transfers, before the first step: a transfer within the loop would wait for the step
+    They go to the device in three transfers, before the first step: a transfer within the loop would wait for the step
     before it, and the device would stand idle while the next move is worked out.
     """
     B, L = assigned.step_BL.shape
@@ -78,10 +79,10 @@ def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
     row_N = order_N // L
     local_N = local_row_BK[row_N, step_N[order_N] + 1] * L + order_N % L
     counts = torch.bincount(step_N + 1, minlength=assigned.steps + 1).tolist()
-    parts = zip(order_N.to(device).split(counts), local_N.to(device).split(counts), strict=True)
-    for step, (flat_M, local_M) in enumerate(parts, start=-1):
+    rows = reveals_BK.T.nonzero()[:, 1].to(device).split(reveals_BK.sum(0).tolist())
+    parts = zip(order_N.to(device).split(counts), rows, local_N.to(device).split(counts), strict=True)
+    for step, (flat_M, rows_R, local_M) in enumerate(parts, start=-1):
         if step >= 0:
-            rows_R = reveals_BK[:, step + 1].nonzero()[:, 0]
             yield Move(step, assigned.steps, flat_M, rows_R, local_M, argmax=step == assigned.argmax_step)
 
 
@@ -135,7 +136,7 @@ def remasking_moves(
         coin_3BL = torch.stack([torch.rand(3, L, generator=g, dtype=torch.float64) for g in generators], dim=1)
         state.uniform_BL.copy_(coin_3BL[2])
         sigma = remask.sigma(gamma_t, gamma_s, visible_BL, state.log_q_BL.exp().cpu())
-        sigma_of_masked = torch.zeros(()) if remask.rule == "confidence" else sigma
+        sigma_of_masked = torch.zeros(()) if remask.rule == "confidence" else sigma  # as published, see remask.py
         chance = reveal_chance(gamma_t, gamma_s, sigma_of_masked)
         reveal_BL = masked_BL & (coin_3BL[0] < chance)
         lost_M = _flat(visible_BL & (coin_3BL[1] < sigma))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 from unmask.base.errors import UserError, unknown
 from unmask.process.locking import PLANS, cells_of, draw_u
 from unmask.process.schedule import Schedule
-from unmask.sampling.grids import Grid, assign_steps, make_grid
+from unmask.sampling.grids import STEPS, Grid, assign_steps, make_grid
 
 
 @dataclass(frozen=True)
@@ -236,3 +237,18 @@ def make_reveal(reveal: str | RevealPlan) -> RevealPlan:
     if reveal not in REVEALS:
         raise unknown("reveal plan", reveal, REVEALS)
     return REVEALS[reveal]
+
+
+def by_threshold(plan: RevealPlan) -> bool:
+    """Whether the model's sureness sets the number of steps, so that neither steps nor a grid is used."""
+    rule = plan.inner if isinstance(plan, Blocks) else plan
+    return isinstance(rule, Confidence) and rule.threshold is not None
+
+
+def choose_grid(
+    plan: RevealPlan, grid: str | Path | Sequence[float] | Grid | None, steps: int | None, usual: int = STEPS
+) -> Grid:
+    """The grid that a plan goes on (see make_grid; None: `rank`), unless the plan goes by itself."""
+    if by_threshold(plan) and (grid is not None or steps is not None):
+        raise UserError("a threshold decides by itself how many steps there are: leave out steps and grid")
+    return make_grid("rank" if grid is None else grid, steps, usual)

@@ -28,11 +28,11 @@ from unmask.sampling import categorical
 from unmask.sampling.ancestral import ancestral, masked_shares
 from unmask.sampling.body import Body, Precision, prepare, usual_batch
 from unmask.sampling.categorical import Law
-from unmask.sampling.grids import Grid, make_grid
+from unmask.sampling.grids import Grid
 from unmask.sampling.infill import Template, templates
 from unmask.sampling.moves import Move, State, adaptive_moves, keep_surest, locked_moves, remasking_moves
 from unmask.sampling.remask import Remask
-from unmask.sampling.reveal import Blocks, Confidence, RevealPlan, make_reveal
+from unmask.sampling.reveal import Blocks, Confidence, RevealPlan, by_threshold, choose_grid, make_reveal
 from unmask.sampling.samples import Samples, StepView
 
 LEGACY = "legacy_fp32"
@@ -47,7 +47,7 @@ def sample(
     *,
     length: int | Sequence[int] | None = None,
     reveal: str | RevealPlan = "golden",
-    grid: str | Path | Sequence[float] | Grid = "rank",
+    grid: str | Path | Sequence[float] | Grid | None = None,
     remask: str | Remask | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
@@ -63,7 +63,7 @@ def sample(
     compile: bool = False,
     callback: Callback | None = None,
 ) -> Samples:
-    """Write n texts in `steps` steps (default: 32, or the grid's own).
+    """Write n texts in `steps` steps (default: 32, or the grid's own) on a grid (default: `rank`).
 
     The default, `golden` on the grid `rank`, spreads the positions of a step evenly; `iid` on the grid `mdlm` is the
     published sampler's law. Under torchrun every process writes its share of the n, and all of them return the whole.
@@ -76,11 +76,12 @@ def sample(
     if batch is not None and batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
     law = Law(temperature, top_p, top_k, "fp32" if dtype == LEGACY else dtype)
-    plan, grid = make_reveal(reveal), make_grid(grid, steps)
+    plan = make_reveal(reveal)
+    grid = choose_grid(plan, grid, steps)
     remask = Remask(remask) if isinstance(remask, str) else remask  # type: ignore[arg-type]
     _check_together(plan, grid, remask, law, dtype)
     wanted = templates(
-        n, longest=model.length, mask_id=model.mask_id, tokenizer=checkpoint.tokenizer,
+        n, longest=model.length, states=model.vocab_size, mask_id=model.mask_id, tokenizer=checkpoint.tokenizer,
         length=length, prompt=prompt, suffix=suffix, infill=infill,
     )  # fmt: skip
     with joined(device) as ranks:
@@ -162,6 +163,7 @@ class _Run:
     def batch(self, indices: list[int], z_BL: Tensor) -> list[_Row]:
         """The loop: for every step a move, one forward of the rows it touches, head and draw where it reveals."""
         blank_BL = z_BL == self.model.mask_id
+        self.body.expect(*z_BL.shape)  # a step may touch fewer rows
         state = self._start(indices, z_BL)
         drawn_in = LEGACY if self.legacy else ""
         for move in self._moves(indices, blank_BL, state):
@@ -175,9 +177,9 @@ class _Run:
                 self.callback(
                     StepView(move.step + 1, move.steps, now_BL, ~blank_BL, tuple(indices), self.model.mask_id)
                 )
-        z_BL, log_q_BL = state.z_BL.cpu(), state.log_q_BL.cpu()
+        z_BL, log_q_BL, nfe = state.z_BL.cpu(), state.log_q_BL.cpu(), state.nfe_B.tolist()
         assert not bool((z_BL == self.model.mask_id).any()), "a position was never revealed"
-        return [_Row(i, z_BL[b], log_q_BL[b], int(state.nfe_B[b]), drawn_in) for b, i in enumerate(indices)]
+        return [_Row(i, z_BL[b], log_q_BL[b], nfe[b], drawn_in) for b, i in enumerate(indices)]
 
     def _start(self, indices: list[int], z_BL: Tensor) -> State:
         """Nothing drawn yet; the noise of every sample from its own stream."""
@@ -187,7 +189,7 @@ class _Run:
             z_BL=z_BL.to(self.body.device, copy=True),
             log_q_BL=torch.zeros(B, L, dtype=torch.float64, device=self.body.draw_device),
             uniform_BL=torch.stack(noise).to(self.body.draw_device),
-            nfe_B=torch.zeros(B, dtype=torch.int64),
+            nfe_B=torch.zeros(B, dtype=torch.int64, device=self.body.device),
         )
 
     def _moves(self, indices: list[int], blank_BL: Tensor, state: State) -> Iterator[Move]:
@@ -204,7 +206,7 @@ class _Run:
             return
         assigned = self.plan.assign(blank_BL, self.grid, self.schedule, generators)
         if self.plan.adaptive:
-            yield from adaptive_moves(assigned, state, mask_id, self.by_threshold)
+            yield from adaptive_moves(assigned, state, mask_id, by_threshold(self.plan))
         else:
             yield from locked_moves(assigned, self.body.device)
 
@@ -214,16 +216,11 @@ class _Run:
         assert isinstance(plan, Confidence)
         return plan
 
-    @property
-    def by_threshold(self) -> bool:
-        """Whether the model's sureness sets the number of steps, so that neither `steps` nor the grid was used."""
-        return self.plan.adaptive and self._chooser.threshold is not None
-
     def _reveal(self, state: State, move: Move) -> str:
         """One forward of the rows that reveal something, then the draw; returns the dtype it was really done in."""
         B, L = state.z_BL.shape
         every = len(move.rows_R) == B
-        h_RLD = self.body.features(state.z_BL if every else state.z_BL[move.rows_R.to(state.z_BL.device)])
+        h_RLD = self.body.features(state.z_BL if every else state.z_BL[move.rows_R])
         state.nfe_B[move.rows_R] += 1
         flat_M, local_M, h_ND = move.reveal_M, move.local_M, h_RLD.flatten(0, 1)
         if move.quota_B is not None:
@@ -238,7 +235,7 @@ class _Run:
             else:
                 drawn = self.body.draw(logits_MV, uniform_N[at_M], self.model.mask_id, self.law)
             state.z_BL.view(-1)[part_M] = drawn.token_M.to(state.z_BL.device)
-            state.log_q_BL.view(-1)[at_M] = drawn.log_q_M.double()
+            state.log_q_BL.view(-1)[at_M] = drawn.log_q_M.to(at_M.device).double()  # no float64 on MPS
             dtype = drawn.dtype
         return str(dtype).removeprefix("torch.")
 
@@ -292,15 +289,15 @@ def _collect(rows: list[_Row], wanted: list[Template], forwards: int, run: _Run,
 
 def _record(rows: list[_Row], nfe_n: Tensor, forwards: int, run: _Run, checkpoint: Checkpoint) -> dict[str, Any]:
     """What was really run: the dtype of the draw and the forwards are observed, not repeated from the options."""
-    law, remask = run.law, run.remask
+    law, remask, unused = run.law, run.remask, by_threshold(run.plan)
     used = sorted({row.dtype for row in rows})
     return provenance.record(
         run.body.device,
         model=checkpoint.provenance,
         reveal=run.plan.name,
         plan=run.plan.to_json(),
-        grid=None if run.by_threshold else run.grid.to_json(),
-        steps=None if run.by_threshold else run.grid.steps,
+        grid=None if unused else run.grid.to_json(),
+        steps=None if unused else run.grid.steps,
         nfe=float(nfe_n.double().mean()),
         forwards=forwards,  # of batches, over all processes
         remask=None if remask is None else vars(remask),

@@ -135,7 +135,7 @@ def _log_p(logits_MV: Tensor, x_M: Tensor, mask_id: int, law: Law, argmax_M: Ten
     if argmax_M is not None and bool(argmax_M.any()):
         point_M = torch.where(shaped_MV.argmax(1) == at_M, 0.0, -torch.inf).to(log_p_M.dtype)
         log_p_M = torch.where(argmax_M.to(log_p_M.device), point_M, log_p_M)
-    return log_p_M.double().cpu()
+    return log_p_M.cpu().double()  # no float64 on MPS
 
 
 def _adaptive(

@@ -21,10 +21,12 @@ from unmask.evaluation.gen_ppl import gen_ppl, unigram_entropy
 from unmask.evaluation.judges import Judge
 from unmask.evaluation.score import Ratio, Score
 from unmask.evaluation.texts import of_samples
+from unmask.evaluation.ways import usual_grid
 from unmask.parallel.ranks import joined
 from unmask.sampling.sample import sample
 
 PROTOCOL = "mdlm"
+USUAL_PLAN = "golden"  # that texts are drawn on where nobody says
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def round_table(
     out: Path,
     teacher: Checkpoint,
     *,
+    reveal: str = USUAL_PLAN,
     judge: Judge | None = None,
     samples: int = 32,
     steps: int = 16,
@@ -64,15 +67,19 @@ def round_table(
     Args:
         out: the run's folder
         teacher: the first teacher; its tokenizer is the run's
+        reveal: the plan on which texts are drawn, on its usual grid: the one that the students were distilled on, say
         judge: for Gen PPL, by the protocol mdlm
         samples: texts drawn from each
         steps: in which they are drawn
         seed: of the draws, the same for all
         device: where
     """
+    grid = usual_grid(reveal)
 
     def row(name: str, checkpoint: Checkpoint, temperature: float, elbo: Any, about: Any) -> Row:
-        drawn = sample(checkpoint, samples, steps, temperature=temperature, seed=seed, device=device)
+        drawn = sample(
+            checkpoint, samples, steps, reveal=reveal, grid=grid, temperature=temperature, seed=seed, device=device
+        )
         texts = of_samples(drawn, checkpoint.tokenizer)
         entropy = Score.of(Ratio.mean(unigram_entropy(texts.rows)), "nats", {}, seed=seed)
         judged = gen_ppl(texts, judge, protocol=PROTOCOL, seed=seed).ppl if judge else None
@@ -87,7 +94,7 @@ def round_table(
         rows.insert(1, row("teacher", teacher, sharpest, None, None))
     with joined(device) as ranks:
         read_by = judge.record() | {"protocol": PROTOCOL} if judge else None
-        about = record(ranks.device, samples=samples, steps=steps, seed=seed, judge=read_by)
+        about = record(ranks.device, samples=samples, steps=steps, reveal=reveal, grid=grid, seed=seed, judge=read_by)
         ranks.on_first(lambda: write_json(out / "rounds.json", {**about, "rows": [row.to_json() for row in rows]}))
     return rows
 

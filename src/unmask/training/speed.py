@@ -6,6 +6,7 @@ Refuses to know the loop. Counts multiply-adds as two operations, matrix product
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 
 import torch
 
@@ -41,6 +42,7 @@ def head_flops(config: DiTConfig) -> float:
     return 2.0 * config.hidden * config.vocab_size
 
 
+@lru_cache(maxsize=4)
 def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a large square matrix product on this device, the best of a few: a tenth of a second."""
     # random values: a GPU multiplies zeros or ones faster than it ever will in training

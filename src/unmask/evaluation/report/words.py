@@ -77,6 +77,11 @@ def _speed(results: Results) -> list[str]:
             f"What {name} writes in {steps} takes {teacher} {found['n_star']:.0f} at the same entropy: "
             f"{found['value']:.1f} times as many, with 95% confidence {_ends(found)}."
         ]
+    if found["faster"] and found["relation"] == "<":
+        return [
+            f"The fewest steps that were run already let {teacher} write at the same entropy what {name} writes in "
+            f"{steps}: less than {found['value']:.1f} times as many, with 95% confidence {_ends(found)}."
+        ]
     if found["faster"]:
         return [
             f"No number of steps that was run lets {teacher} write at the same entropy what {name} writes in {steps}: "

@@ -1,0 +1,84 @@
+"""The body behind the sampler: which rows it computes, eager and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.models.dit import DiT
+from unmask.models.folded import FoldedDiT
+from unmask.sampling.body import prepare
+from unmask.sampling.sample import sample
+
+L, BATCH, STEPS = 16, 8, 24
+IID = {"reveal": "iid", "grid": "uniform", "batch": BATCH, "device": "cpu"}  # in many steps most rows rest
+
+
+@pytest.fixture(scope="module")
+def model() -> DiT:
+    torch.manual_seed(0)
+    model = DiT(vocab_size=11, length=L, hidden=16, cond=8, blocks=1, heads=2).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.normal_(std=0.5)
+    return model
+
+
+@pytest.fixture
+def compiled_for(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Shapes of ids that a stand-in for the compiler was given: each new one would be a compilation of the body."""
+    shapes: list[tuple[int, int]] = []
+
+    def compiler(function: Callable[..., object], dynamic: bool) -> Callable[..., object]:
+        def called(z_RL: Tensor) -> object:
+            shapes.append(tuple(z_RL.shape))
+            return function(z_RL)
+
+        return function if dynamic else called
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    return shapes
+
+
+def test_a_batch_is_compiled_for_its_rows_alone(model: DiT, compiled_for: list[tuple[int, int]]) -> None:
+    """The last batch has 5 rows, in most steps some rows rest, and in many all but a few do."""
+    plain = sample(Checkpoint(model), BATCH + 5, STEPS, **IID)
+    assert not compiled_for
+    compiled = sample(Checkpoint(model), BATCH + 5, STEPS, **IID, compile=True)
+    assert set(compiled_for) == {(BATCH, L)}
+    assert len(compiled_for) < plain.record["forwards"], "where far fewer rows are touched, they are computed alone"
+    assert torch.equal(compiled.tokens, plain.tokens)
+    assert torch.equal(compiled.nfe, plain.nfe)
+    torch.testing.assert_close(compiled.log_q, plain.log_q, atol=1e-5, rtol=1e-5)
+
+
+def test_fewer_texts_than_a_batch_holds_are_not_padded_to_it(model: DiT, compiled_for: list[tuple[int, int]]) -> None:
+    sample(Checkpoint(model), 3, STEPS, **IID, compile=True)
+    assert set(compiled_for) == {(3, L)}
+
+
+def test_rows_that_ride_along_are_computed_as_alone(model: DiT, compiled_for: list[tuple[int, int]]) -> None:
+    z_RL = torch.randint(11, (BATCH, L), generator=torch.Generator().manual_seed(0))
+    body, expected = prepare(model, torch.device("cpu"), compile=True), FoldedDiT(model, torch.float32).features(z_RL)
+    body.expect(BATCH, L)
+    with torch.inference_mode():
+        for rows in (6, 8, 4, 7):  # what an earlier call left in the other rows does not matter
+            torch.testing.assert_close(body.features(z_RL[-rows:]), expected[-rows:])
+    assert set(compiled_for) == {(BATCH, L)}
+
+
+def test_without_a_compiler_only_the_rows_of_a_step_are_computed(model: DiT, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+    features = FoldedDiT.features
+
+    def counted(self: FoldedDiT, z_RL: Tensor) -> Tensor:
+        rows.append(len(z_RL))
+        return features(self, z_RL)
+
+    monkeypatch.setattr(FoldedDiT, "features", counted)
+    drawn = sample(Checkpoint(model), BATCH, STEPS, **IID)
+    assert sum(rows) == int(drawn.nfe.sum()) < BATCH * len(rows)

@@ -1,0 +1,91 @@
+"""What is known before the first step is on the device before it, and what a device lacks is not asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from unmask.base.streams import stream
+from unmask.checkpoint.io import Checkpoint
+from unmask.models.oracle import Enumerated, sticky
+from unmask.process.schedule import LogLinear
+from unmask.sampling import categorical
+from unmask.sampling.body import prepare
+from unmask.sampling.categorical import Draw, Law
+from unmask.sampling.grids import make_grid
+from unmask.sampling.moves import locked_moves
+from unmask.sampling.reveal import Locked, make_reveal
+from unmask.sampling.sample import sample
+from unmask.sampling.teacher_forcing import teacher_force
+
+B, L, STEPS = 5, 12, 9
+
+
+class Transfers(TorchDispatchMode):
+    """Counts tensors that go to another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += func is torch.ops.aten._to_copy.default and (kwargs or {}).get("device") is not None
+        return func(*args, **(kwargs or {}))
+
+
+def test_locked_moves_are_on_the_device_before_the_first_step() -> None:
+    generators = [stream(0, "reveal", i) for i in range(B)]
+    blank_BL = torch.ones(B, L, dtype=torch.bool)
+    assigned = Locked("iid").assign(blank_BL, make_grid("uniform", STEPS), LogLinear(), generators)
+    with Transfers() as transfers:
+        moves = locked_moves(assigned, torch.device("meta"))
+        first = next(moves)
+        before = transfers.count
+        rest = list(moves)
+    assert before == transfers.count > 0
+    for move in (first, *rest):
+        assert {tensor.device.type for tensor in (move.reveal_M, move.rows_R, move.local_M)} == {"meta"}
+    rows = [move.rows_R.tolist() for move in locked_moves(assigned, torch.device("cpu"))]
+    assert rows == [[b for b in range(B) if (assigned.step_BL[b] == k).any()] for k in range(STEPS)]
+    assert any(len(some) < B for some in rows), "in some step a row rests"
+
+
+class Narrow(Tensor):
+    """Numbers on a device without float64, such as MPS: they are widened only after they have left it."""
+
+    def double(self) -> Tensor:
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64")
+
+    def to(self, device: torch.device) -> Tensor:
+        return self.as_subclass(Tensor).to(device)
+
+    def cpu(self) -> Tensor:
+        return self.as_subclass(Tensor)
+
+
+def test_log_q_is_widened_where_the_state_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn in fp32 on the model's device, kept in float64 on the draw's."""
+    source, draw, shape = Checkpoint(Enumerated(sticky(length=6, tokens=3))), categorical.draw, categorical.shape_logits
+    expected = sample(source, 4, 3, dtype="fp32")
+
+    def there(*given: Any) -> Draw:
+        drawn = draw(*given)
+        return Draw(drawn.token_M, drawn.log_q_M.as_subclass(Narrow), drawn.dtype)
+
+    monkeypatch.setattr(categorical, "draw", there)
+    found = sample(source, 4, 3, dtype="fp32")
+    assert found.log_q.dtype == torch.float64
+    assert torch.equal(found.log_q, expected.log_q)
+
+    monkeypatch.setattr(categorical, "shape_logits", lambda *given: shape(*given).as_subclass(Narrow))
+    body = prepare(source.model, torch.device("cpu"))
+    law, grid = Law(dtype="fp32"), make_grid("rank", 3)
+    forced = teacher_force(body, found.tokens, make_reveal("golden"), grid, LogLinear(), law=law)
+    torch.testing.assert_close(forced.log_q_TL, found.log_q, atol=1e-5, rtol=1e-5)
