@@ -111,15 +111,15 @@ def test_seconds_are_stated_only_of_what_ran(letters, data, tmp_path, monkeypatc
     assert moved.analysis["wall_clock"] == []
 
 
-@pytest.mark.parametrize(("batch", "rows"), [(3, 3), (32, 8), (None, 8)])
-def test_what_is_timed_meets_no_number_of_rows_for_the_first_time(batch, rows, letters, monkeypatch) -> None:
+@pytest.mark.parametrize(("compile", "batch", "rows"), [(True, 3, 3), (True, 32, 8), (True, None, 8), (False, 3, 1)])
+def test_what_is_timed_meets_no_number_of_rows_for_the_first_time(compile, batch, rows, letters, monkeypatch) -> None:
     """A compiled model compiles for the rows of a batch: the draw before the timed one has as many."""
     asked, draw = [], workshop.sample
 
     def recorded(checkpoint, n, *others, **options):
         asked.append(n)
-        return draw(checkpoint, n, *others, **options)
+        return draw(checkpoint, n, *others, **{**options, "compile": False})
 
     monkeypatch.setattr(workshop, "sample", recorded)
-    evaluate({"teacher": network(letters(SIZE))}, [4], batch=batch, **OPTIONS)
+    evaluate({"teacher": network(letters(SIZE))}, [4], batch=batch, compile=compile, **OPTIONS)
     assert asked == [rows, 8]

@@ -184,7 +184,7 @@ class Workshop:
         kept = self._kept(name)
         if kept is None:
             if self._identity(entry) not in self._warm:  # the first draw of a model pays for its start
-                draw(self._one_batch(entry))
+                draw(self._warming(entry))
                 self._warm.add(self._identity(entry))
             start = time.perf_counter()
             samples = draw(self.n)
@@ -200,10 +200,10 @@ class Workshop:
             self._keep(name, kept)
         return kept
 
-    def _one_batch(self, entry: Entry) -> int:
-        """Texts that give every process a whole batch: the timed draw meets no number of rows for the first time."""
+    def _warming(self, entry: Entry) -> int:
+        """Texts that start a model; compiled, a whole batch for every process: no shape is new to the timed draw."""
         rows = self.batch or usual_batch(entry.checkpoint.model, self.ranks.device)
-        return min(self.n, rows * self.ranks.world)
+        return min(self.n, rows * self.ranks.world) if self.compile else 1
 
     def _score(
         self, entry: Entry, plan: str, steps: int | None, temperature: float, kept: Json, with_mauve: bool
