@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
-from unmask.checkpoint.io import load
+from unmask.checkpoint.io import load, save
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
 from unmask.evaluation.elbo import elbo_of, order_agnostic_masks
@@ -121,6 +121,15 @@ def test_a_finished_run_says_so_and_may_be_lengthened(model, trainer, corpus, ca
     assert longer.provenance["step"] == 6
     with pytest.raises(UserError, match="already done 6 steps"):
         trainer(steps=5).fit(model, MDLM(), corpus)
+
+
+def test_a_finished_run_without_its_raw_weights_is_still_finished(model, trainer, corpus, tmp_path, capsys):
+    trainer().fit(model, MDLM(), corpus)
+    averaged = load(tmp_path / "run")
+    save(averaged, tmp_path / "run" / "checkpoint")  # one set of weights
+    again = trainer().fit(model, MDLM(), corpus)
+    assert "is finished" in capsys.readouterr().err
+    assert torch.equal(weights(again.model), weights(averaged.model))
 
 
 def test_a_changed_config_is_refused_with_a_diff(model, trainer, corpus, tmp_path):
