@@ -101,7 +101,7 @@ def dit_of(checkpoint: Checkpoint) -> DiT:
 
 
 def has_raw(folder: Path) -> bool:
-    """Whether a checkpoint of ours still has the raw weights beside the averaged ones; somebody may have removed them."""
+    """Whether a checkpoint of ours still has raw weights beside the averaged ones; somebody may have removed them."""
     listed = read_json(folder / "config.json", "checkpoint config").get("files", {})
     return FILES["raw"] in listed and (folder / FILES["raw"]).is_file()
 

@@ -78,10 +78,13 @@ def evaluate(
             all judges (default: cells in --out)
         json: print the analysis as one JSON object instead of a table
     """
+    from unmask.cli.output import check_folder
     from unmask.evaluation import evaluate as library
     from unmask.parallel.ranks import is_first
 
     named = _named(models)
+    if is_first():  # who writes has to be able to
+        check_folder(out)
     with _Bar(shown=is_first() and sys.stderr.isatty()) as bar:
         results = library.evaluate(
             named,
