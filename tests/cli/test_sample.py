@@ -193,6 +193,11 @@ def test_a_terminal_shows_what_it_has(monkeypatch):
     [
         (["--steps", "0"], "steps must be at least 1, not 0"),
         (["--temperature", "0"], "temperature must be above 0"),
+        (["--temperature", "inf"], "temperature must be above 0 and finite, not inf"),
+        (["--prompt", "\udcff"], r"--prompt is not UTF-8 text: \udcff"),
+        (["--suffix", "a", "b\udcff"], r"--suffix is not UTF-8 text: b\udcff"),
+        (["a ____ \udcff"], r"PATTERN is not UTF-8 text: a ____ \udcff"),
+        (["--out", "\udcff.txt"], r"--out is not UTF-8 text: \udcff.txt"),
         (["--temperature", "-1"], "temperature must be above 0"),
         (["--top_p", "0"], "top_p must be above 0 and at most 1"),
         (["--top_p", "1.5"], "top_p must be above 0 and at most 1"),

@@ -11,7 +11,7 @@ import sys
 from typing import NoReturn
 
 from unmask.base.errors import UserError, from_os_error, unknown
-from unmask.cli.output import let_stdout_take_any_text
+from unmask.cli.output import let_stdout_take_any_text, open_what_is_closed
 from unmask.version import __version__
 
 VERBS = {
@@ -110,5 +110,6 @@ def leave(code: int) -> NoReturn:
 
 def command() -> NoReturn:
     """What the shell and torchrun call."""
+    open_what_is_closed()
     let_stdout_take_any_text()
     leave(main())

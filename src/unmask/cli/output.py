@@ -6,6 +6,7 @@ Refuses to know what is written.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -43,6 +44,13 @@ def _try_writing_in(folder: Path) -> None:
     nearest = next(place for place in (folder, *folder.parents) if place.exists())
     with TemporaryFile(dir=nearest):  # the only sure sign: permissions do not tell of a read-only or full disk
         pass
+
+
+def open_what_is_closed() -> None:
+    """`unmask sample >&-` starts without a stdout: what goes there is then for nobody, and no reason to fail."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open as long as the process)
 
 
 def let_stdout_take_any_text() -> None:
