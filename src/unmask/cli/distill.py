@@ -191,6 +191,8 @@ def _print_table(rows: list[Row], samples: int, steps: int, judge: str | None) -
     from rich.console import Console
     from rich.table import Table
 
+    from unmask.training.evaluate import with_stderr
+
     title = f"{samples} samples in {steps} steps; ± is a standard error" + (f"; judge {judge}" if judge else "")
     names = ["model", "delta", "tau", "NFE", *(["Gen PPL"] if judge else []), "entropy", "ELBO/token"]
     table = Table(*names, title=title, title_justify="left")
@@ -204,6 +206,6 @@ def _print_table(rows: list[Row], samples: int, steps: int, judge: str | None) -
             f"{row.nfe:.1f}",
             *scores,
             f"{row.entropy.value:.3f} ± {row.entropy.stderr:.3f}",
-            f"{row.elbo['nats']:.3f} ± {row.elbo['stderr']:.3f}" if row.elbo else "",
+            with_stderr(row.elbo["nats"], row.elbo["stderr"], digits=3) if row.elbo else "",
         )
     Console(highlight=False).print(table)

@@ -150,6 +150,8 @@ class Trainer:
                     kept: Literal["raw", "ema"] = "raw" if has_raw(folder.checkpoint) else "ema"
                     model.to(ranks.device).load_state_dict(dit_of(load(folder.path, weights=kept)).state_dict())
                     return load(folder.path, device=ranks.device)
+                if start:
+                    note(f"{folder.path} goes on from step {start} of {self.steps}", ranks.first)
                 return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)
 
     def _config(self, model: DiT, objective: Objective, data: Loader, facts: Mapping[str, Any]) -> dict[str, Any]:
