@@ -91,8 +91,8 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"{name}: {from_os_error(error)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted; what was saved is whole", file=sys.stderr)
+    except KeyboardInterrupt as stop:  # a verb may know better what is left
+        print(f"{name}: interrupted; {stop if stop.args else 'what was saved is whole'}", file=sys.stderr)
         return 130
 
 
