@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,8 @@ def test_bounds_alone_are_a_table_and_a_report(place, capsys) -> None:
         ([*MODELS, "--judge", "teacher"], "a judge reads from left to right"),
         ([*MODELS, "--data", "nowhere.txt"], "nowhere.txt"),
         ([*MODELS, "--data", "empty.txt"], "empty.txt"),
+        ([*MODELS, "--data", "latin.txt"], "convert it, or read it with `unmask prepare --errors replace`"),
+        (["--models", "teacher=teacher", "caf\udce9=student"], "--models is not UTF-8 text"),
         ([*MODELS, "--n", "1"], "at least 2"),
         ([*MODELS, "--plans", "golden@rnk"], "did you mean 'rank'"),
         ([*MODELS, "--plans", "golden@nowhere.json"], "nowhere.json"),
@@ -186,6 +189,7 @@ def test_bounds_alone_are_a_table_and_a_report(place, capsys) -> None:
 )
 def test_a_mistake_is_one_line_and_exit_2(place, capsys, words: list[str], message: str) -> None:
     (place / "empty.txt").write_text("")
+    (place / "latin.txt").write_bytes("café".encode("latin-1"))
     assert main(["evaluate", *words, "--steps", "2", "--device", "cpu", "--out", "mistake"]) == 2
     said = capsys.readouterr().err
     assert message in said
@@ -263,6 +267,21 @@ def test_a_report_replaces_reports_and_its_inputs_and_no_other_results(
     for inputs in (["out"], ["out", str(tmp_path / "report")], ["out"]):  # again and again into the same place
         assert main(["report", *inputs, "--out", str(tmp_path / "page")]) == 0
     assert main(["report", str(tmp_path / "report"), "--out", str(tmp_path / "report")]) == 0  # the page made anew
+
+
+def test_off_a_terminal_every_finished_cell_is_a_line(place, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("unmask.cli.evaluate.OFTEN", 0.0)
+    few = ["--models", "teacher=teacher", "--plans", "golden", "--steps", "2", "4", "--temperatures", "1.0"]
+    words = ["evaluate", *few, "--n", "4", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(words) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [re.sub(r"\d+:\d\d", "TIME", line) for line in said] == [
+        "1 of 2 done after TIME: teacher, golden, 2 steps, T = 1",
+        "2 of 2 done after TIME: teacher, golden, 4 steps, T = 1",
+    ]
+    monkeypatch.setattr("unmask.cli.evaluate.OFTEN", 60.0)
+    assert main(words) == 0  # found at once: told once
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_place_that_cannot_be_written_is_found_out_before_any_work(place, tmp_path, capsys) -> None:

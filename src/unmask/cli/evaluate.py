@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 
     from unmask.evaluation.report.tables import Table as Grid
     from unmask.evaluation.results import Results
+
+
+OFTEN = 1.0  # seconds at least between two lines of progress: a rerun finds hundreds of cells at once
 
 
 def evaluate(
@@ -85,7 +90,7 @@ def evaluate(
     named = _named(models)
     if is_first():  # who writes has to be able to
         check_folder(out)
-    with _Bar(shown=is_first() and sys.stderr.isatty()) as bar:
+    with _Bar(shown=is_first()) if sys.stderr.isatty() else _Lines(shown=is_first()) as bar:
         results = library.evaluate(
             named,
             steps,
@@ -182,8 +187,30 @@ def _named(models: list[str]) -> dict[str, str]:
     return named
 
 
+class _Lines:
+    """Progress on a standard error that is no terminal: a line for what was finished; a callback of the library."""
+
+    def __init__(self, shown: bool) -> None:
+        self._shown, self._began = shown, time.monotonic()
+        self._told, self._done, self._what = -math.inf, 0, ""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self._shown and done > self._done and now >= self._told + OFTEN:
+            minutes, seconds = divmod(int(now - self._began), 60)
+            print(f"{done} of {total} done after {minutes}:{seconds:02}: {self._what}", file=sys.stderr, flush=True)
+            self._told = now
+        self._done, self._what = done, what
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+
 class _Bar:
-    """Progress on standard error; a callback of the library."""
+    """Progress on a terminal; a callback of the library."""
 
     def __init__(self, shown: bool) -> None:
         from rich.console import Console

@@ -80,7 +80,7 @@ def sample(
     takes --n for its own).
 
     Args:
-        pattern: text with blanks to fill: one underscore a token, at least three together
+        pattern: text with blanks to fill: a blank is three underscores or more, one a token
         model: a bundled model's name, a folder, a file or a hub name
         n: how many samples (default: one for each prompt)
         steps: steps of the sampler (default: 32)
