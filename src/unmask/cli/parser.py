@@ -101,7 +101,7 @@ def _check_text(raw: str, where: str) -> None:
         raw.encode("utf-8")
     except UnicodeEncodeError as error:
         said = raw.encode("utf-8", "backslashreplace").decode("utf-8")
-        raise UserError(f"{where} is not UTF-8 text: {said}; give it in UTF-8, and a file under such a name") from error
+        raise UserError(f"{where} is not UTF-8 text: {said}; give it in UTF-8, rename a file called so") from error
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
