@@ -55,5 +55,7 @@ def test_bad_input(small, tmp_path):
         run([*small, "--figure", str(tmp_path / "plans.doc")])
     with pytest.raises(UserError, match="3 documents, fewer than the 9"):
         run([*small, "--books", "9"])
+    with pytest.raises(UserError, match="steps must be at most 8, one a character of a line, not 100"):
+        run([*small, "--steps", "2", "100"])
     with pytest.raises(UserError, match="at least"):
         run([*small, "--steps", "0"])

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from unmask.checkpoint.io import Checkpoint, load, save
@@ -38,6 +39,30 @@ def test_a_target_is_replaced_only_when_asked_and_only_if_it_is_a_checkpoint(tmp
     (tmp_path / "notes" / "a.txt").write_text("mine")
     assert main(["convert", str(tmp_path / "first"), str(tmp_path / "notes"), "--overwrite"]) == 2
     assert (tmp_path / "notes" / "a.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("target", ["run/checkpoint", "run/checkpoint/small", "run/small", "run", "."])
+@pytest.mark.parametrize("source", ["run", "run/checkpoint"])
+def test_a_target_that_is_the_source_or_overlaps_it_is_refused(tmp_path, monkeypatch, capsys, source, target):
+    """In place of the source it would lose the raw weights."""
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "run" / "checkpoint", 0)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    if (source, target) == ("run/checkpoint", "run/small"):  # beside it
+        assert main(["convert", source, target]) == 0
+        return
+    assert main(["convert", source, target, "--overwrite"]) == 2
+    error = capsys.readouterr().err
+    assert f"{target} is {source} itself, or lies in it or around it" in error
+    assert error.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_card_that_is_not_utf8_leaves_no_target(tmp_path, capsys):
+    make(tmp_path / "ours", 0)
+    assert main(["convert", str(tmp_path / "ours"), str(tmp_path / "new"), "--card", "caf\udce9"]) == 2
+    assert capsys.readouterr().err.startswith("unmask: --card is not UTF-8 text: caf")
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
 def test_mistakes_are_one_line_and_exit_2(tmp_path, capsys):

@@ -43,6 +43,26 @@ def test_a_model_of_the_wrong_kind_is_refused_before_anything_runs(tmp_path, mon
     assert line in said.err
 
 
+@pytest.mark.parametrize(
+    ("there", "line"),
+    [
+        ("demo", "cannot write demo: it is a file, not a folder"),
+        ("demo/corpus", "cannot write demo/corpus: it is a file"),
+        ("demo/corpus/mine.txt", "demo/corpus holds files that no demo wrote"),
+        ("demo/student/mine.txt", "demo/student holds files that no demo wrote"),
+        ("demo/report/report.md", "demo/report holds a report.md that is not of `unmask evaluate`"),
+    ],
+)
+def test_a_place_of_somebody_else_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys, there, line):
+    monkeypatch.chdir(tmp_path)
+    Path(there).parent.mkdir(parents=True, exist_ok=True)
+    Path(there).write_text("mine")
+    assert main(["demo"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert line in said.err
+
+
 def test_the_demo_runs_from_text_to_report(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     teacher, judge = make(tmp_path / "teacher", causal=False), make(tmp_path / "judge", causal=True)

@@ -152,6 +152,8 @@ def test_a_student_starts_as_its_teacher(capsys, house, tmp_path):
         (["--guard", "of"], "did you mean 'off'?"),
         (["--eval_every", "0"], "--guard off"),
         (["--judge", "TEACHER"], "is a masked model: a judge reads from left to right"),
+        (["--sample_steps", "9999999"], "sample_steps must be at most 10,000, not 9,999,999"),
+        (["--delta", "3/2"], "0 < delta < 1"),
         (["--samples", "1"], "samples must be at least 2"),
         (["--steps", "9"], "unknown option --steps"),
         (["--length", "13"], "13 tokens are longer than the model's 12"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,8 @@ def test_bounds_alone_are_a_table_and_a_report(place, capsys) -> None:
         ([*MODELS, "--judge", "teacher"], "a judge reads from left to right"),
         ([*MODELS, "--data", "nowhere.txt"], "nowhere.txt"),
         ([*MODELS, "--data", "empty.txt"], "empty.txt"),
+        ([*MODELS, "--data", "latin.txt"], "convert it, or read it with `unmask prepare --errors replace`"),
+        (["--models", "teacher=teacher", "caf\udce9=student"], "--models is not UTF-8 text"),
         ([*MODELS, "--n", "1"], "at least 2"),
         ([*MODELS, "--plans", "golden@rnk"], "did you mean 'rank'"),
         ([*MODELS, "--plans", "golden@nowhere.json"], "nowhere.json"),
@@ -186,6 +189,7 @@ def test_bounds_alone_are_a_table_and_a_report(place, capsys) -> None:
 )
 def test_a_mistake_is_one_line_and_exit_2(place, capsys, words: list[str], message: str) -> None:
     (place / "empty.txt").write_text("")
+    (place / "latin.txt").write_bytes("café".encode("latin-1"))
     assert main(["evaluate", *words, "--steps", "2", "--device", "cpu", "--out", "mistake"]) == 2
     said = capsys.readouterr().err
     assert message in said
@@ -217,6 +221,76 @@ def test_report_refuses_runs_on_different_text(place, evaluated: Path, capsys) -
     assert error.count("\n") == 1
     assert main(["evaluate", *few[:-3], f"{place}/./text.txt", "--out", "spelled"]) == 0
     assert main(["report", "out", "spelled", "--out", "y"]) == 0
+
+
+@pytest.mark.parametrize("name", ["results.json", "report.md", "report.html", "figures/frontier-gen-ppl.svg"])
+@pytest.mark.parametrize("verb", ["evaluate", "report"])
+def test_files_of_somebody_else_are_not_replaced(
+    place, evaluated: Path, tmp_path, capsys, verb: str, name: str
+) -> None:
+    mine = tmp_path / "mine" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text('{"format": "another"}')
+    words = [*MODELS, *SMALL] if verb == "evaluate" else ["out"]
+    assert main([verb, *words, "--out", str(tmp_path / "mine")]) == 2
+    said = capsys.readouterr()
+    assert f"mine holds a {name.split('/')[0]} that is not of `unmask evaluate`" in said.err
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert mine.read_text() == '{"format": "another"}'
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
+
+
+@pytest.mark.parametrize(
+    ("mark", "what"), [("index.json", "a prepared corpus"), ("run.json", "a run"), ("config.json", "a checkpoint")]
+)
+@pytest.mark.parametrize("words", [["evaluate", *MODELS, *SMALL], ["report", "out"], ["demo"]])
+def test_a_corpus_a_run_or_a_checkpoint_takes_no_report(
+    place, evaluated: Path, tmp_path, capsys, words: list[str], mark: str, what: str
+) -> None:
+    (tmp_path / mark).write_text("{}")
+    assert main([*words, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert f"{tmp_path} is {what}: name another --out" in said.err
+    assert (said.out, said.err.count("\n"), len(list(tmp_path.iterdir()))) == ("", 1, 1)
+
+
+def test_a_report_replaces_reports_and_its_inputs_and_no_other_results(
+    place, evaluated: Path, tmp_path, capsys
+) -> None:
+    few = ["--models", "teacher=teacher", *SMALL, "--judge", "judge", "--data", "text.txt"]
+    assert main(["evaluate", *few, "--out", str(tmp_path / "report")]) == 0
+    kept = (tmp_path / "report" / "results.json").read_bytes()
+    capsys.readouterr()
+    assert main(["report", "out", "--out", str(tmp_path / "report")]) == 2
+    assert "the results of an evaluation that is not among those given" in capsys.readouterr().err
+    assert (tmp_path / "report" / "results.json").read_bytes() == kept
+    for inputs in (["out"], ["out", str(tmp_path / "report")], ["out"]):  # again and again into the same place
+        assert main(["report", *inputs, "--out", str(tmp_path / "page")]) == 0
+    assert main(["report", str(tmp_path / "report"), "--out", str(tmp_path / "report")]) == 0  # the page made anew
+
+
+def test_off_a_terminal_every_finished_cell_is_a_line(place, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("unmask.cli.evaluate.OFTEN", 0.0)
+    few = ["--models", "teacher=teacher", "--plans", "golden", "--steps", "2", "4", "--temperatures", "1.0"]
+    words = ["evaluate", *few, "--n", "4", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(words) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [re.sub(r"\d+:\d\d", "TIME", line) for line in said] == [
+        "1 of 2 done after TIME: teacher, golden, 2 steps, T = 1",
+        "2 of 2 done after TIME: teacher, golden, 4 steps, T = 1",
+    ]
+    monkeypatch.setattr("unmask.cli.evaluate.OFTEN", 60.0)
+    assert main(words) == 0  # found at once: told once
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_place_that_cannot_be_written_is_found_out_before_any_work(place, tmp_path, capsys) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        assert main(["evaluate", *MODELS, *SMALL, "--out", str(out)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"unmask: cannot write {out}: ")
+        assert said.count("\n") == 1
 
 
 DAMAGED = {"format": "unmask results", "version": 1, "models": {}, "cells": [], "likelihood": [], "judge": None,

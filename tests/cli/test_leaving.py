@@ -1,6 +1,7 @@
-"""One of several processes ends with its work: with its words and its code, whatever threads still live in it.
+"""How the command ends. Without a stdout it does its work all the same. One of several processes ends with its work:
+with its words and its code, whatever threads still live in it.
 
-The thread here stands for gloo's, which outlive the group: Python's teardown under one of them aborts the process.
+The thread there stands for gloo's, which outlive the group: Python's teardown under one of them aborts the process.
 """
 
 import os
@@ -25,3 +26,12 @@ def test_one_of_several_does_not_wait_for_its_threads(rank, said):
         environment["RANK"] = rank
     done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (3, said), done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_reason_to_fail(folder, closed):
+    words = f"{sys.executable} -m unmask sample --model {folder / 'model'} --device cpu --steps 2 --n 2"
+    done = subprocess.run(["sh", "-c", f"{words} {closed}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert ("forwards" in done.stderr) == ("2" not in closed)
+    assert done.stdout.count("forwards") == (0 if closed.startswith(">") else 2)  # of the rules, not of the summary

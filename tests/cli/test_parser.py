@@ -46,12 +46,16 @@ def test_types_lists_switches_and_spread_out_dataclasses() -> None:
         "text": "hello", "gamma": [0.1, 0.5], "kind": "fast", "json": True, "from": Path("a/b"), "engine": Engine(100),
     }  # fmt: skip
     assert call("--gamma", "1")["engine"] == Engine()
+    assert call("--gamma", "1/512")["gamma"] == [1 / 512]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--gama", "1"], "unknown option --gama: did you mean --gamma?"),
+        (["--gamma", "1", "--bogus"], "unknown option --bogus: see --help"),
+        (["--gamma", "1", "--fuel", "x\udce9"], r"--fuel is not UTF-8 text: x\\udce9"),
+        (["--gamma", "1/0"], "--gamma takes a number, not '1/0'"),
         (["--gamma", "x"], "--gamma takes a number, not 'x'"),
         (["--gamma", "1", "--kind", "fst"], "did you mean 'fast'"),
         (["--gamma", "1", "--power", "1.5"], "--power takes a whole number"),

@@ -52,7 +52,17 @@ def test_it_says_what_it_made_and_does_nothing_the_second_time(
         (["empty.txt"], "no text in empty.txt: a corpus needs at least one document that is not empty"),
         (["blank.txt"], "no text in blank.txt"),
         (["hollow"], "no text in the folder hollow: files are taken that end in .txt, .jsonl, .xz, .gz, .zst"),
-        (["latin.txt"], "latin.txt is not UTF-8 text (byte 0xe9 at offset 3): convert it, or give --errors replace"),
+        (
+            ["latin.txt"],
+            "latin.txt is not UTF-8 text (byte 0xe9 at offset 3): convert it, or read it with `unmask prepare --errors "
+            "replace`",
+        ),
+        (["false.gz"], "false.gz is no gzip file, whatever its name says, nor UTF-8 text: get it again"),
+        (["number.jsonl"], "number.jsonl, line 1: the field 'text' holds a number, not a text"),
+        (["null.jsonl"], "null.jsonl, line 1: the field 'text' holds null, not a text"),
+        (["odd"], r"the name of 'odd/\udcff.txt' is not UTF-8"),
+        (["text.txt", "--separator", "\udcff"], r"--separator is not UTF-8 text: \udcff"),
+        (["text.txt", "--vocab_size", "0"], "a tokenizer of 0 tokens is too small"),
         (["other.jsonl"], "other.jsonl, line 1: no text in the field 'text' (fields: x)"),
         (["text.txt", "--tokenizer", "gtp2"], "no tokenizer 'gtp2': did you mean 'gpt2'?"),
         (["text.txt", "--tokenizer", "gpt2", "--vocab_size", "300"], "exclude each other"),
@@ -79,6 +89,11 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(
     (tmp_path / "blank.txt").write_text("\n \n<|endoftext|>\n\n")
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
     (tmp_path / "other.jsonl").write_text('{"x": 1}')
+    (tmp_path / "number.jsonl").write_text('{"text": 5}')
+    (tmp_path / "null.jsonl").write_text('{"text": null}')
+    (tmp_path / "false.gz").write_bytes(bytes(range(256)))
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "\udcff.txt").write_text("a name that is not UTF-8")
     (tmp_path / "hollow").mkdir()
     assert main(["prepare", *arguments, "--out", "out"]) == 2
     error = capsys.readouterr().err

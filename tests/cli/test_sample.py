@@ -15,7 +15,7 @@ from unmask.checkpoint.io import load
 from unmask.cli.main import main
 from unmask.cli.output import let_stdout_take_any_text
 from unmask.evaluation.ways import fitted_for_others, make_ways
-from unmask.sampling.sample import sample
+from unmask.sampling.sample import _Run, sample
 
 L = 24  # of the models in conftest.py
 
@@ -147,6 +147,87 @@ def test_more_steps_than_tokens_cost_nothing(unmask):
     assert as_many[1] == one_a_token[1]
 
 
+def test_an_absurd_number_of_steps_is_refused(unmask):
+    out, err = unmask("--steps", "9999999", expect=2)
+    assert "steps must be at most 10,000, not 9,999,999: 24, one a token, is enough" in err
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_one_of_a_thing_is_not_several(unmask):
+    out, err = unmask("--steps", "1", "--n", "2")
+    assert out.count(" · 1 forward · ") == 2
+    assert " · 1 forward · " in err
+    assert unmask("--length", "1")[1].startswith("1 token in ")
+
+
+# --- texts as they come -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Ctrl-C once so many batches are done."""
+
+    def after(batches):
+        made, begun = [], _Run.batch
+
+        def batch(run, indices, tokens):
+            if len(made) == batches:
+                raise KeyboardInterrupt
+            made.append(indices)
+            return begun(run, indices, tokens)
+
+        monkeypatch.setattr(_Run, "batch", batch)
+
+    return after
+
+
+def test_an_interrupt_keeps_what_is_done(unmask, interrupted):
+    whole = unmask("--n", "5", "--steps", "2", "--batch", "2")[0].splitlines(keepends=True)
+    interrupted(1)
+    out, err = unmask("--n", "5", "--steps", "2", "--batch", "2", expect=130)
+    assert err == "unmask: interrupted; 2 of 5 texts were printed\n"
+    assert out
+    assert "".join(whole).startswith(out)
+    assert "3 of 5" not in out
+
+
+def test_texts_come_in_order_whatever_is_done_first(unmask, interrupted):
+    words = ["--steps", "2", "--n", "4", "--batch", "1", "--length", "24", "12", "24", "12"]  # equal lengths together
+    assert re.findall(r"^── (\d) of 4", unmask(*words)[0], re.MULTILINE) == ["1", "2", "3", "4"]
+    interrupted(2)
+    assert re.findall(r"^── (\d) of 4", unmask(*words, expect=130)[0], re.MULTILINE) == ["1", "3"]
+
+
+@pytest.mark.parametrize("form", [["--json"], ["--out", "story.txt"]])
+def test_a_file_and_json_are_whole_or_not_there(unmask, interrupted, tmp_path, form):
+    interrupted(1)
+    assert unmask("--n", "4", "--batch", "2", *form, expect=130) == ("", "unmask: interrupted; nothing was written\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_terminal_shows_the_step_and_wipes_it_before_a_text(unmask, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    screen = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("unmask.cli.stream.OFTEN", 0)
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("sys.stdout", screen)
+    unmask("--steps", "4", "--n", "2", "--batch", "1")
+    *_, pictures, last = screen.getvalue().split("── 2 of 2")
+    assert "step 3 of 4  ━━━━━━━━━━━━━━━─────  1 of 2 texts done" in pictures
+    assert re.search(r"\r\x1b\[2K\n(\x1b\[2m)?$", pictures)  # wiped, then the empty line between two texts
+    assert "step" not in last
+    monkeypatch.setenv("TERM", "dumb")
+    unmask("--steps", "4")
+    assert "step" not in screen.getvalue().split("── 2 of 2")[-1]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
 def test_out_holds_what_stdout_would(unmask, tmp_path):
     shown, _ = unmask("--n", "2", "--steps", "2")
     (tmp_path / "story.txt").write_text("an older one")
@@ -193,6 +274,11 @@ def test_a_terminal_shows_what_it_has(monkeypatch):
     [
         (["--steps", "0"], "steps must be at least 1, not 0"),
         (["--temperature", "0"], "temperature must be above 0"),
+        (["--temperature", "inf"], "temperature must be above 0 and finite, not inf"),
+        (["--prompt", "\udcff"], r"--prompt is not UTF-8 text: \udcff"),
+        (["--suffix", "a", "b\udcff"], r"--suffix is not UTF-8 text: b\udcff"),
+        (["a ____ \udcff"], r"PATTERN is not UTF-8 text: a ____ \udcff"),
+        (["--out", "\udcff.txt"], r"--out is not UTF-8 text: \udcff.txt"),
         (["--temperature", "-1"], "temperature must be above 0"),
         (["--top_p", "0"], "top_p must be above 0 and at most 1"),
         (["--top_p", "1.5"], "top_p must be above 0 and at most 1"),

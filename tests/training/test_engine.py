@@ -7,13 +7,14 @@ import statistics
 from types import SimpleNamespace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
-from unmask.checkpoint.io import load
+from unmask.checkpoint.io import load, save
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
 from unmask.evaluation.elbo import elbo_of, order_agnostic_masks
@@ -119,8 +120,18 @@ def test_a_finished_run_says_so_and_may_be_lengthened(model, trainer, corpus, ca
     assert torch.equal(weights(model), weights(other))  # trained in place, whichever session did it
     longer = trainer(steps=6).fit(DiT.from_config(model.config), MDLM(), corpus)
     assert longer.provenance["step"] == 6
+    assert "run goes on from step 4 of 6" in capsys.readouterr().err
     with pytest.raises(UserError, match="already done 6 steps"):
         trainer(steps=5).fit(model, MDLM(), corpus)
+
+
+def test_a_finished_run_without_its_raw_weights_is_still_finished(model, trainer, corpus, tmp_path, capsys):
+    trainer().fit(model, MDLM(), corpus)
+    averaged = load(tmp_path / "run")
+    save(averaged, tmp_path / "run" / "checkpoint")  # one set of weights
+    again = trainer().fit(model, MDLM(), corpus)
+    assert "is finished" in capsys.readouterr().err
+    assert torch.equal(weights(again.model), weights(averaged.model))
 
 
 def test_a_changed_config_is_refused_with_a_diff(model, trainer, corpus, tmp_path):
@@ -223,6 +234,35 @@ def test_a_run_that_tells_and_keeps_nothing_still_stops_soon(model, trainer, cor
     with pytest.raises(UserError, match=r"stopped at step 6.*nothing was saved"):
         trainer(steps=100, log_every=100, eval_every=100, save_every=0).fit(model, Poisoned(), corpus)
     assert Poisoned.asked[-1] == 5 + BEHIND
+
+
+def test_a_run_that_saved_nothing_may_begin_anew_with_another_config(model, trainer, corpus, tmp_path):
+    """What the message advises, a lower rate, is possible in the same folder."""
+    with pytest.raises(UserError, match="nothing was saved yet: use a lower lr"):
+        trainer(steps=100, save_every=0).fit(model, Poisoned(), corpus)
+    trainer(steps=3, lr=1e-3).fit(model, MDLM(), corpus)
+    run = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (run["config"]["trainer"]["lr"], len(run["sessions"])) == (1e-3, 1)
+    assert sorted(metrics(tmp_path / "run", "loss")) == [1, 2, 3]  # of this run alone
+    with pytest.raises(UserError, match="another config"):  # from now on there is something to lose
+        trainer(steps=3, lr=1e-2).fit(model, MDLM(), corpus)
+
+
+def test_the_spread_of_a_single_sequence_is_null(model, trainer, write_corpus, tmp_path, capsys):
+    tokens = np.random.default_rng(0).integers(0, 5, 300)
+    corpus = write_corpus(tmp_path / "corpus", tokens, tokens[:13], 6)  # one block of validation
+    trainer(steps=4, progress=True).fit(model, MDLM(), corpus)
+
+    def no_constant(word):
+        pytest.fail(f"{word} is not JSON")
+
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    said = [json.loads(line, parse_constant=no_constant) for line in lines]
+    assert [line["elbo_stderr"] for line in said if "elbo" in line] == [None, None]
+    json.loads((tmp_path / "run" / "checkpoint" / "provenance.json").read_text(), parse_constant=no_constant)
+    shown = capsys.readouterr().err
+    assert "ELBO" in shown
+    assert "±" not in shown
 
 
 def test_reported_seconds_are_those_of_training(model, trainer, corpus, tmp_path, monkeypatch):

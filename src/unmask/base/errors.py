@@ -21,9 +21,9 @@ class UserError(Exception):
         super().__init__(" ".join(message.split()))
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str | None:
+def nearest(name: str, allowed: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The allowed name most like `name`, if one is close enough to suggest."""
-    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=cutoff)
     return matches[0] if matches else None
 
 

@@ -137,6 +137,9 @@ def plans(
     """
     if min(steps, default=0) < 1 or lines < 2 or books < 1 or length < 4:
         raise UserError("steps and books must be at least 1, lines at least 2 and length at least 4")
+    if max(steps) > length:
+        raise UserError(f"steps must be at most {length}, one a character of a line, not {max(steps)}: name fewer with "
+                        "--steps, or longer lines with --length")  # fmt: skip
     if figure is not None:
         from unmask.bench.plans_figure import check_format, draw_figure
 

@@ -48,7 +48,7 @@ class Line:
 
 def sampler(
     *,
-    preset: Literal["pocket", "small", "medium", "large", "tiny"] = "pocket",
+    preset: Literal["tiny", "mini", "pocket", "study", "small", "medium", "large"] = "pocket",
     model: str | None = None,
     steps: list[int] = [8, 32],  # noqa: B006  read only
     batch: int | None = None,

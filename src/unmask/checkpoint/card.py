@@ -122,7 +122,8 @@ def _training(provenance: Mapping[str, Any], dtype: torch.dtype, weights: str) -
     if (score := provenance.get("score")) and weights == "ema":  # it was measured on the averaged weights
         kind = "ELBO, an upper bound" if score["kind"] == "elbo" else "negative log-likelihood"
         when = ", before the rounding" if dtype == torch.bfloat16 else ""
-        number = f"{score['nats']:.4f} ± {score['stderr']:.4f} nats a token"
+        beside = f" ± {score['stderr']:.4f}" if score["stderr"] is not None else ""
+        number = f"{score['nats']:.4f}{beside} nats a token"
         yield "held-out text", f"{number} ({kind}; {score['sequences']:,} sequences{when})"
     if "unmask" in provenance:
         commit, _, changes = str(provenance["revision"] or "an installed package").partition("+")

@@ -17,6 +17,7 @@ from unmask.checkpoint.card import model_card, portable
 from unmask.checkpoint.fold import fold as folded
 from unmask.checkpoint.formats import mdlm
 from unmask.checkpoint.io import CARD, Checkpoint, dit_of, load, refuse_to_replace, save
+from unmask.checkpoint.locate import bundled
 from unmask.process.schedule import LogLinear
 
 
@@ -50,6 +51,7 @@ def convert(
     target = Path(target)
     if licence is not None and card is None:
         raise UserError("a licence is said in the model card: give --card, what the model is and what it read")
+    _refuse_overlap(source, target)
     refuse_to_replace(target)
     if target.exists() and not overwrite:
         raise UserError(f"{target} exists: name another folder, or allow its replacement (--overwrite)")
@@ -67,6 +69,16 @@ def convert(
         text = model_card(checkpoint, target, about=card, licence=licence, dtype=stored, weights=weights)
         write_text(target / CARD, text)
     return checkpoint
+
+
+def _refuse_overlap(source: str | Path, target: Path) -> None:
+    """One set of weights in place of the source would lose the other one, and with it a run's way to go on."""
+    here = Path(source) if Path(source).exists() else bundled().get(str(source))
+    if here is None:  # a hub's name
+        return
+    mine, theirs = target.resolve(), here.resolve()
+    if mine == theirs or theirs in mine.parents or mine in theirs.parents:
+        raise UserError(f"{target} is {source} itself, or lies in it or around it: name a folder beside it")
 
 
 def _save_mdlm(checkpoint: Checkpoint, target: Path, dtype: torch.dtype | None) -> None:

@@ -100,6 +100,12 @@ def dit_of(checkpoint: Checkpoint) -> DiT:
     return model
 
 
+def has_raw(folder: Path) -> bool:
+    """Whether a checkpoint of ours still has raw weights beside the averaged ones; somebody may have removed them."""
+    listed = read_json(folder / "config.json", "checkpoint config").get("files", {})
+    return FILES["raw"] in listed and (folder / FILES["raw"]).is_file()
+
+
 def refuse_to_replace(folder: Path) -> None:
     """A save replaces a whole folder: only a checkpoint that we could have written, and nothing else, may lie there."""
     with os_errors("write", folder):

@@ -19,6 +19,7 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
         judge: a causal model with the teacher's tokenizer, for Gen PPL
         out: the folder everything goes into
     """
+    _check_folder(out)
     length = _checked(teacher, judge)
     corpus, student, report = (str(out / name) for name in ("corpus", "student", "report"))
     _title(f"1. The teacher writes: in {STEPS} steps, then in {length}, one token a step")
@@ -39,6 +40,22 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
     _title("Done")
     _say(f"Try: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3")
     _say(f"The report: {(Path(report) / 'report.html').resolve()}")
+
+
+def _check_folder(out: Path) -> None:
+    """A place that a later command would refuse is refused before the first one runs."""
+    from unmask.base.errors import UserError
+    from unmask.cli.output import check_folder
+    from unmask.evaluation.folder import check_results_folder, refuse_other_folders
+
+    check_folder(out)
+    refuse_other_folders(out)
+    check_results_folder(out / "report")
+    for part, marks in ((out / "corpus", {"index.json", "plan.json"}), (out / "student", {"run.json"})):
+        check_folder(part)
+        names = {path.name for path in part.iterdir()} if part.exists() else set()
+        if names and not names & marks:
+            raise UserError(f"{part} holds files that no demo wrote: name another --out, or move them away")
 
 
 def _checked(teacher: str, judge: str) -> int:

@@ -104,7 +104,7 @@ def distill(
             divergence=divergence, reduction=reduction, reconstruct=reconstruct, k=k, snapshot=snapshot, plan=plan,
             plan_steps=plan_steps,
         )  # fmt: skip
-        _check_drawing(judge, samples, sample_steps)
+        _check_drawing(judge, samples, sample_steps, source.model.length)
         trainer.steps = objective.steps
         facts = {"teacher": {"source": _lasting(teacher), "weights": weights_hash(source.model)}}
         watch = None if guard == "off" else Guard(guard, bounds, seed=trainer.seed)
@@ -155,13 +155,15 @@ def _lasting(source: str) -> str:
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
-def _check_drawing(judge: str | None, samples: int, steps: int) -> None:
+def _check_drawing(judge: str | None, samples: int, steps: int, length: int) -> None:
     """What the end needs is tried before the training, not after it."""
     from unmask.base.errors import UserError
+    from unmask.cli.sample import check_steps
     from unmask.evaluation.judges import load_judge
 
     if samples < 2 or steps < 1:
         raise UserError(f"samples must be at least 2 and sample_steps at least 1, not {samples} and {steps}")
+    check_steps("sample_steps", steps, length)
     if judge is not None:
         load_judge(judge, device="cpu")
 
@@ -193,6 +195,8 @@ def _print_table(rows: list[Row], drawn: str, judge: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from unmask.training.evaluate import with_stderr
+
     title = f"{drawn}; ± is a standard error" + (f"; judge {judge}" if judge else "")
     names = ["model", "delta", "tau", "NFE", *(["Gen PPL"] if judge else []), "entropy", "ELBO/token"]
     table = Table(*names, title=title, title_justify="left")
@@ -206,6 +210,6 @@ def _print_table(rows: list[Row], drawn: str, judge: str | None) -> None:
             f"{row.nfe:.1f}",
             *scores,
             f"{row.entropy.value:.3f} ± {row.entropy.stderr:.3f}",
-            f"{row.elbo['nats']:.3f} ± {row.elbo['stderr']:.3f}" if row.elbo else "",
+            with_stderr(row.elbo["nats"], row.elbo["stderr"], digits=3) if row.elbo else "",
         )
     Console(highlight=False).print(table)

@@ -11,7 +11,7 @@ import sys
 from typing import NoReturn
 
 from unmask.base.errors import UserError, from_os_error, unknown
-from unmask.cli.output import let_stdout_take_any_text
+from unmask.cli.output import let_stdout_take_any_text, open_what_is_closed
 from unmask.version import __version__
 
 VERBS = {
@@ -91,8 +91,8 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"{name}: {from_os_error(error)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted; what was saved is whole", file=sys.stderr)
+    except KeyboardInterrupt as stop:  # a verb may know better what is left
+        print(f"{name}: interrupted; {stop if stop.args else 'what was saved is whole'}", file=sys.stderr)
         return 130
 
 
@@ -110,5 +110,6 @@ def leave(code: int) -> NoReturn:
 
 def command() -> NoReturn:
     """What the shell and torchrun call."""
+    open_what_is_closed()
     let_stdout_take_any_text()
     leave(main())

@@ -7,6 +7,7 @@ Refuses to know what is written.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -23,12 +24,34 @@ def check_writable(path: Path | None) -> None:
             raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
         if path.exists() and not path.is_file():  # files are renamed into place: /dev/null would be replaced
             raise UserError(f"cannot write {path}: it is a device or a pipe, not a file; name a file")
-        nearest = next(folder for folder in path.absolute().parents if folder.exists())
-        with TemporaryFile(dir=nearest):  # the only sure sign: permissions do not tell of a read-only or full disk
-            pass
+        _try_writing_in(path.absolute().parent)
     except OSError as error:
         error.filename = str(path)
         raise from_os_error(error, "write") from error
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be made, or written in, before any work is done; leaves nothing behind."""
+    try:
+        if path.is_file():
+            raise UserError(f"cannot write {path}: it is a file, not a folder; name a folder")
+        _try_writing_in(path.absolute())
+    except OSError as error:
+        error.filename = str(path)
+        raise from_os_error(error, "write") from error
+
+
+def _try_writing_in(folder: Path) -> None:
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    with TemporaryFile(dir=nearest):  # the only sure sign: permissions do not tell of a read-only or full disk
+        pass
+
+
+def open_what_is_closed() -> None:
+    """`unmask sample >&-` starts without a stdout: what goes there is then for nobody, and no reason to fail."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open as long as the process)
 
 
 def let_stdout_take_any_text() -> None:

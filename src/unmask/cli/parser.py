@@ -62,6 +62,8 @@ class Option:
         return self._convert_one(raw)
 
     def _convert_one(self, raw: Any) -> Any:
+        if isinstance(raw, str):
+            _check_text(raw, self.name.upper() if self.positional else f"--{self.flag}")
         if self.choices is not None:
             for choice in self.choices:
                 if str(raw) == str(choice):
@@ -84,7 +86,22 @@ class Option:
                     return int(float(raw))
             except (ValueError, OverflowError):
                 pass
+        if self.kind is float and isinstance(raw, str):  # 1/512, as the help writes it
+            over, _, under = raw.partition("/")
+            try:
+                return float(over) / float(under)
+            except (ValueError, ZeroDivisionError):
+                pass
         raise UserError(f"--{self.flag} takes {_NAMES.get(self.kind, self.kind.__name__)}, not {raw!r}")
+
+
+def _check_text(raw: str, where: str) -> None:
+    """Bytes that are not UTF-8 reach Python as halves of characters, which no file and no tokenizer takes."""
+    try:
+        raw.encode("utf-8")
+    except UnicodeEncodeError as error:
+        said = raw.encode("utf-8", "backslashreplace").decode("utf-8")
+        raise UserError(f"{where} is not UTF-8 text: {said}; give it in UTF-8, rename a file called so") from error
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
@@ -243,8 +260,8 @@ class CommandLine:
             return UserError(f"unexpected argument {word!r}; see --help")
         allowed = ["--config", "--print_config", "--help"]
         allowed += [f"--{option.flag}" for option in self.options.values() if not option.positional]
-        guess = nearest(name, allowed)
-        return UserError(f"unknown option {name}: " + (f"did you mean {guess}?" if guess else "see --help"))
+        guess = nearest(name[2:], [option[2:] for option in allowed], cutoff=0.6)  # the dashes make any two alike
+        return UserError(f"unknown option {name}: " + (f"did you mean --{guess}?" if guess else "see --help"))
 
     def _read_recipe(self, recipe: str) -> dict[str, Any]:
         source, text = _find_recipe(recipe)

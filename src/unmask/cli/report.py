@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 
@@ -15,9 +16,13 @@ def report(results: list[Path], /, *, out: Path = Path("report"), json: bool = F
     """
     from unmask.cli.evaluate import show
     from unmask.evaluation.analysis import analyse
+    from unmask.evaluation.folder import MERGED, RESULTS, check_report_folder
     from unmask.evaluation.results import merge, read_results, write_results
 
-    merged = merge([read_results(path) for path in results])
-    merged = analyse(merged, seed=int(merged.settings["seed"]))
-    write_results(merged, out / "results.json")
+    several = [read_results(path) for path in results]
+    check_report_folder(out, results)
+    merged = merge(several)
+    provenance = {MERGED: [run.provenance for run in several], **merged.provenance}  # of one input too: a report's sign
+    merged = analyse(replace(merged, provenance=provenance), seed=int(merged.settings["seed"]))
+    write_results(merged, out / RESULTS)
     show(merged, out, json)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from unmask.sampling.samples import Samples, StepView
 
 DEFAULT = "pocket"
+MOST_STEPS = 10_000  # more than anybody published: a slip of the finger, and minutes of steps that reveal nothing
 
 
 def sample(
@@ -79,7 +80,7 @@ def sample(
     takes --n for its own).
 
     Args:
-        pattern: text with blanks to fill: one underscore a token, at least three together
+        pattern: text with blanks to fill: a blank is three underscores or more, one a token
         model: a bundled model's name, a folder, a file or a hub name
         n: how many samples (default: one for each prompt)
         steps: steps of the sampler (default: 32)
@@ -124,20 +125,31 @@ def sample(
     plan, wanted = _choose_reveal(reveal, block_size, threshold), _times(grid) if grid else None
     times = choose_grid(plan, wanted, steps)  # before any work
     checkpoint = _load(model, weights)
+    check_steps("steps", times.steps, checkpoint.model.length)
     if n is None:
         n = max((len(values) for values in (prompt, suffix, length) if values), default=1)
-    with _Audience(checkpoint, watch and is_first(), bool(gif or html) and is_first()) as audience:
+    audience = _Audience(checkpoint, n, watch, film=bool(gif or html), prints=out is None and not json)
+    with audience:
         samples = library.sample(
             checkpoint, n, steps, reveal=plan, grid=wanted,
             remask=_choose_remask(remask, eta), length=_one_or_each(length), prompt=_one_or_each(prompt),
             suffix=_one_or_each(suffix), infill=pattern, temperature=temperature, top_p=top_p, top_k=top_k, dtype=dtype,
             seed=seed, batch=batch, device=device, precision=precision, compile=compile, callback=audience.callback,
+            finished=audience.finished,
         )  # fmt: skip
     if is_first():
         _note(times, reveal, grid)
+        audience.print_rest(samples)
         _write(samples, out, json)
         audience.save(samples, Path(model).name, gif, html)
         print(_summary(samples, audience.seconds), file=sys.stderr)
+
+
+def check_steps(name: str, steps: int, length: int) -> None:
+    """More steps than tokens are a law of their own on iid and cost no forwards, but there is an end to it."""
+    most = max(MOST_STEPS, length)
+    if steps > most:
+        raise UserError(f"{name} must be at most {most:,}, not {steps:,}: {length}, one a token, is enough for most")
 
 
 def _load(model: str, weights: Literal["ema", "raw"]) -> Checkpoint:
@@ -201,28 +213,58 @@ def _one_or_each(values: list[Any] | None) -> Any:
 
 
 class _Audience:
-    """Everybody who looks on while samples are made, and how long it took without them."""
+    """Everybody who looks on while samples are made, and how long it took without them. Only the first process has one.
 
-    def __init__(self, checkpoint: Checkpoint, watch: bool, film: bool) -> None:
+    Texts are printed as they come, but under --watch, which has the terminal to itself, at the end.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, n: int, watch: bool, *, film: bool, prints: bool) -> None:
         from unmask.cli.animation import Camera
+        from unmask.cli.stream import Printer, StepBar
         from unmask.cli.watch import Watch
+        from unmask.parallel.ranks import is_first
 
-        self.codec = checkpoint.tokenizer
-        self.camera = Camera() if film else None
-        self.watch = Watch(self.codec) if watch else None
+        here = is_first()
+        self.codec, self.n = checkpoint.tokenizer, n
+        self.camera = Camera() if film and here else None
+        self.watch = Watch(self.codec) if watch and here else None
+        self.bar = StepBar(n) if here and not watch else None
+        self.printer = Printer(n) if prints and here else None
         self.seconds = 0.0
         self._stack = ExitStack()
 
     @property
     def callback(self) -> Callable[[StepView], None] | None:
-        return self._show if self.camera or self.watch else None
+        return self._show if self.camera or self.watch or (self.bar and self.bar.shown) else None
 
     def _show(self, view: StepView) -> None:
         began = time.perf_counter()
-        for onlooker in (self.camera, self.watch):
+        for onlooker in (self.camera, self.watch, self.bar):
             if onlooker is not None:
                 onlooker(view)
         self.seconds -= time.perf_counter() - began
+
+    @property
+    def finished(self) -> Callable[[Samples, list[int]], None] | None:
+        return self._take if self.printer or (self.bar and self.bar.shown) else None
+
+    def _take(self, samples: Samples, indices: list[int]) -> None:
+        """A batch is done."""
+        began = time.perf_counter()
+        if self.bar is not None:
+            self.bar.done += len(indices)
+            self.bar.wipe()
+        if self.printer is not None:
+            self.printer.take(samples, indices)
+            if self.watch is None:
+                self.printer.print_ready()
+        self.seconds -= time.perf_counter() - began
+
+    def print_rest(self, samples: Samples) -> None:
+        """What is not printed yet: other processes' texts, and all of them after --watch."""
+        if self.printer is not None:
+            self.printer.take(samples, [*range(len(samples))])
+            self.printer.print_all()
 
     def __enter__(self) -> _Audience:
         if self.watch:
@@ -230,17 +272,24 @@ class _Audience:
         self.seconds -= time.perf_counter()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.seconds += time.perf_counter()
         self._stack.close()
+        if self.bar is not None:
+            self.bar.wipe()
+        if kind is KeyboardInterrupt:
+            count = self.printer.print_all() if self.printer else 0
+            raise KeyboardInterrupt(f"{count} of {self.n} texts were printed" if count else "nothing was written")
 
     def save(self, samples: Samples, model: str, gif: Path | None, html: Path | None) -> None:
         """The animations that were asked for."""
         from unmask.cli.animation import save_gif, save_html
+        from unmask.cli.stream import counted
 
         if self.camera is None:
             return
-        film = self.camera.film(self.codec, f"{model} · {samples.record['reveal']} · {samples.nfe[0]} forwards")
+        forwards = counted(int(samples.nfe[0]), "forward")
+        film = self.camera.film(self.codec, f"{model} · {samples.record['reveal']} · {forwards}")
         if gif is not None:
             save_gif(film, gif)
         if html is not None:
@@ -251,15 +300,22 @@ class _Audience:
 
 
 def _write(samples: Samples, out: Path | None, json: bool) -> None:
+    """JSON, and the file, which is written whole or not at all; plain text on stdout came as it was made."""
     from unmask.base.files import write_text
+    from unmask.cli.stream import plain_lines
 
-    lines = json_lines(samples) if json else plain_lines(samples, is_terminal=out is None and sys.stdout.isatty())
-    if out is None:
+    if json:
+        lines = [*json_lines(samples)]
+    else:
+        n = len(samples)
+        texts = ("\n".join(plain_lines(samples, i, i, n, is_terminal=False)) for i in range(n))
+        lines = ["\n\n".join(texts)]
+    if out is not None:
+        write_text(out, "".join(f"{line}\n" for line in lines))
+    elif json:
         for line in lines:
             print(line)
         sys.stdout.flush()
-    else:
-        write_text(out, "".join(f"{line}\n" for line in lines))
 
 
 def json_lines(samples: Samples) -> Iterator[str]:
@@ -283,36 +339,14 @@ def json_lines(samples: Samples) -> Iterator[str]:
         }, ensure_ascii=False, allow_nan=False)  # fmt: skip
 
 
-def plain_lines(samples: Samples, is_terminal: bool) -> Iterator[str]:
-    """The texts, a rule above each if there are several."""
-    from unmask.cli.watch import legible
-
-    n = len(samples)
-    for index in range(n):
-        if n > 1:
-            rule = f"── {index + 1} of {n} · {samples.nfe[index]} forwards{_nats(samples, [index])} "
-            rule = f"{rule:─<72}"
-            yield f"\x1b[2m{rule}\x1b[0m" if is_terminal else rule
-        if samples.text:
-            yield legible(samples.text[index]) if is_terminal else samples.text[index]
-        else:
-            yield " ".join(str(token) for token in samples.tokens[index].tolist() if token >= 0)
-        if index < n - 1:
-            yield ""
-
-
-def _nats(samples: Samples, rows: list[int]) -> str:
-    """Nats of a drawn token over some samples; nothing for a draw that has no law."""
-    drawn = ~samples.given[rows]
-    per_token = -float(samples.log_q[rows][drawn].mean())
-    return "" if per_token != per_token else f" · {per_token:.3f} nats/token"
-
-
 def _summary(samples: Samples, seconds: float) -> str:
     """One line about the run."""
+    from unmask.cli.stream import counted, nats
+
     n, drawn, record = len(samples), int((~samples.given).sum()), samples.record
     many = f"{n} texts, " if n > 1 else ""
     return (
-        f"{many}{drawn:,} tokens in {seconds:.2f} s ({drawn / seconds:,.0f} tokens/s) · {record['nfe']:.4g} forwards"
-        f"{_nats(samples, [*range(n)])} · {record['reveal']}, drawn in {record['dtype']} · {record['device']}"
+        f"{many}{counted(drawn, 'token')} in {seconds:.2f} s ({drawn / seconds:,.0f} tokens/s) · "
+        f"{counted(record['nfe'], 'forward')}{nats(samples, [*range(n)])} · "
+        f"{record['reveal']}, drawn in {record['dtype']} · {record['device']}"
     )

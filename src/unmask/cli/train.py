@@ -54,6 +54,7 @@ def train(
     from unmask.objectives.mdlm import MDLM
     from unmask.parallel.ranks import is_first
     from unmask.process.schedule import schedule_named
+    from unmask.training.evaluate import with_stderr
 
     if trainer.out is None:
         raise UserError("--out must be given: the folder that the run lives in")
@@ -77,7 +78,8 @@ def train(
     checkpoint = trainer.fit(model, loss, loader, facts={"from": start})
     if is_first():
         score = checkpoint.provenance["score"]
-        held_out = f", {score['nats']:.4f} ± {score['stderr']:.4f} nats/token on held-out text" if score else ""
+        number = with_stderr(score["nats"], score["stderr"]) if score else ""
+        held_out = f", {number} nats/token on held-out text" if score else ""
         print(f"{trainer.out}: {checkpoint.provenance['step']} steps{held_out}")
 
 

@@ -35,7 +35,7 @@ from unmask.base.files import sha256_file
 PIECE = 1 << 18  # characters; a longer document comes in several pieces
 CHUNK = 1 << 20  # bytes read at once
 SAMPLE = "sample-corpus.txt.xz"
-COMPRESSED = (".xz", ".gz", ".zst")
+COMPRESSED = {".xz": "xz", ".gz": "gzip", ".zst": "zstd"}
 SUFFIXES = (".txt", ".jsonl")
 _WHOLE = "sha256:"  # how the fingerprint of a whole file begins
 _EDGE = 1 << 20  # bytes at each end of a file that went into its fingerprint before
@@ -162,9 +162,16 @@ def _source(name: str, path: Path, kind: str) -> Source:
     chosen = (_kind_of(path.name) or "txt") if kind == "auto" else kind
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file: pipe its text in and read it as -")
+    if not _is_text(name):
+        raise UserError(f"the name of {name!a} is not UTF-8, and cannot be written down: give that file another name")
     with os_errors("read", path), open(path, "rb"):
         pass  # a file that cannot be read is refused before any work
     return Source(name, path, chosen)
+
+
+def _is_text(name: str) -> bool:
+    """Bytes of a file's name that are not UTF-8 reach Python as halves of characters."""
+    return name.encode("utf-8", "replace").decode("utf-8") == name
 
 
 def whole_fingerprint(sha256: str) -> str:
@@ -201,10 +208,23 @@ def uncompressed(handle: io.BufferedReader, name: str) -> Iterator[bytes]:
             opened = lzma.LZMAFile(handle)  # noqa: SIM115  the handle is closed by its owner
         elif magic.startswith(b"\x1f\x8b"):
             opened = gzip.GzipFile(fileobj=handle)
+        else:
+            _refuse_false_name(handle, name)
         while chunk := opened.read(CHUNK):
             yield chunk
     except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError, zstandard.ZstdError) as error:
         raise UserError(f"{name} is damaged or cut short ({error}): get it again from where it came") from error
+
+
+def _refuse_false_name(handle: io.BufferedReader, name: str) -> None:
+    """A file that is compressed by its name only may be plain text; of anything else the name is what is wrong."""
+    promised = COMPRESSED.get(os.path.splitext(name.lower())[1])
+    try:
+        codecs.getincrementaldecoder("utf-8-sig")().decode(handle.peek())
+    except UnicodeDecodeError as error:
+        if promised:
+            raise UserError(f"{name} is no {promised} file, whatever its name says, nor UTF-8 text: get it again from "
+                            "where it came")  from error  # fmt: skip
 
 
 def _unzstd(handle: BinaryIO) -> Iterator[bytes]:
@@ -250,7 +270,9 @@ def decoded(chunks: Iterable[bytes], name: str, errors: str) -> Iterator[str]:
 
 
 def _not_utf8(name: str, where: str) -> UserError:
-    return UserError(f"{name} is not UTF-8 text ({where}): convert it, or give --errors replace")
+    return UserError(
+        f"{name} is not UTF-8 text ({where}): convert it, or read it with `unmask prepare --errors replace`"
+    )
 
 
 def text_documents(chunks: Iterable[str], separator: str) -> Iterator[Piece]:
@@ -297,6 +319,11 @@ def json_documents(chunks: Iterable[bytes], name: str, reading: Reading) -> Iter
 def record_document(record: Any, where: str, reading: Reading) -> Iterator[Piece]:
     """The document that a record of named fields holds."""
     text = record.get(reading.text_field) if isinstance(record, dict) else None
+    if isinstance(record, dict) and reading.text_field in record and not isinstance(text, str):
+        raise UserError(
+            f"{where}: the field {reading.text_field!r} holds {_json_kind(text)}, not a text; mend that line, or "
+            "choose another field with --text_field"
+        )
     if not isinstance(text, str):
         fields = ", ".join(map(str, record)) if isinstance(record, dict) else f"none, it is a {type(record).__name__}"
         raise UserError(
@@ -307,6 +334,12 @@ def record_document(record: Any, where: str, reading: Reading) -> Iterator[Piece
     except UnicodeEncodeError as error:  # JSON can spell half a character, such as \ud800
         raise _not_utf8(where, "half of a surrogate pair") from error
     yield from _document(text, begun=False)
+
+
+def _json_kind(value: Any) -> str:
+    """A value's kind as JSON calls it."""
+    kinds = {int: "a number", float: "a number", list: "a list", dict: "an object", type(None): "null"}
+    return kinds.get(type(value), f"a {type(value).__name__}")
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

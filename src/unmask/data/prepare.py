@@ -126,21 +126,25 @@ def _fill(
 def _check(inputs: list[str], settings: Settings) -> None:
     if not inputs:
         raise UserError("no text given: name files or folders, sample for the bundled corpus, or - for standard input")
-    if settings.tokenizer and settings.vocab_size:
+    if settings.tokenizer and settings.vocab_size is not None:
         raise UserError("--tokenizer and --vocab_size exclude each other: take a tokenizer as it is, or train one")
     if settings.shard_tokens < 1:
         raise UserError(f"--shard_tokens {settings.shard_tokens} is too small: at least 1")
     if not settings.separator.strip() or "\n" in settings.separator:
         raise UserError(f"--separator {settings.separator!r} does not do: it must be one line with something on it")
     check_fractions(settings.validation, settings.test)
-    check_size(settings.vocab_size or TRAINED_SIZE)
+    check_size(_size(settings))
     if inputs.count("-") > 1:
         raise UserError("standard input can be read only once: give - one time")
 
 
+def _size(settings: Settings) -> int:
+    return TRAINED_SIZE if settings.vocab_size is None else settings.vocab_size
+
+
 def _written_down(settings: Settings, given: Tokenizer | None) -> dict[str, Any]:
     """The settings as the folder remembers them: a tokenizer by what it is, not by what it is called."""
-    size = None if given else settings.vocab_size or TRAINED_SIZE
+    size = None if given else _size(settings)
     return {**asdict(settings), "tokenizer": given.hash if given else None, "vocab_size": size}
 
 

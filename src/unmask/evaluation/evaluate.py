@@ -17,6 +17,7 @@ from unmask.evaluation.analysis import analyse
 from unmask.evaluation.cache import Store
 from unmask.evaluation.checks import Wishes, check_control, check_judge, check_mauve, check_one_a_token
 from unmask.evaluation.entries import GIVEN, PARROT, REAL, Source, gather
+from unmask.evaluation.folder import RESULTS, check_results_folder
 from unmask.evaluation.judges import Dtype, Judge, load_judge
 from unmask.evaluation.measure import Measure, RealText, halves
 from unmask.evaluation.results import Cell, Json, Results, write_results
@@ -97,6 +98,8 @@ def evaluate(
         judge=judge, protocol=protocol, data=data, split=split, mauve=mauve, bounds=bounds, only_bounds=only_bounds,
     ).check()  # fmt: skip
     with joined(device) as ranks:
+        if out is not None:
+            ranks.on_first(lambda: check_results_folder(Path(out)))
         entries, notes = gather(models)
         length, tokenizer = entries[0].checkpoint.model.length, entries[0].checkpoint.tokenizer
         assert tokenizer is not None, "gather refuses a model without one"
@@ -142,7 +145,7 @@ def evaluate(
         found = Results(about, made, likelihood, settings, reader.record() if reader else None, notes, {}, where)
         results = analyse(found, seed=seed)
         if out is not None:
-            ranks.on_first(lambda: write_results(results, Path(out) / "results.json"))
+            ranks.on_first(lambda: write_results(results, Path(out) / RESULTS))
     return results
 
 

@@ -33,7 +33,7 @@ class Law:
 
     def __post_init__(self) -> None:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise UserError(f"temperature must be above 0, not {self.temperature}")
+            raise UserError(f"temperature must be above 0 and finite, not {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if self.top_k is not None and self.top_k < 1:

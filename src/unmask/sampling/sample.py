@@ -38,6 +38,7 @@ from unmask.sampling.samples import Samples, StepView
 LEGACY = "legacy_fp32"
 DTYPES = (*categorical.DTYPES, LEGACY)
 Callback = Callable[[StepView], None]
+Finished = Callable[[Samples, list[int]], None]  # a batch of this process that is done, and the numbers of its samples
 
 
 def sample(
@@ -62,11 +63,13 @@ def sample(
     precision: Precision = "auto",
     compile: bool = False,
     callback: Callback | None = None,
+    finished: Finished | None = None,
 ) -> Samples:
     """Write n texts in `steps` steps (default: 32, or the grid's own) on a grid (default: `rank`).
 
     The default, `golden` on the grid `rank`, spreads the positions of a step evenly; `iid` on the grid `mdlm` is the
     published sampler's law. Under torchrun every process writes its share of the n, and all of them return the whole.
+    `callback` sees every step, `finished` every batch of this process that is done.
     """
     checkpoint = load(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     model = checkpoint.model
@@ -87,7 +90,13 @@ def sample(
     with joined(device) as ranks:
         body = prepare(model, ranks.device, precision, compile)
         run = _Run(model, checkpoint.schedule, body, plan, grid, remask, law, dtype == LEGACY, seed, callback)
-        rows = run.all(wanted, batch, ranks)
+
+        def tell(rows: list[_Row]) -> None:
+            if finished is not None:
+                indices = [row.index for row in rows]
+                finished(_collect(rows, [wanted[i] for i in indices], body.forwards, run, checkpoint), indices)
+
+        rows = run.all(wanted, batch, ranks, tell)
         forwards = sum(ranks.gather(body.forwards))
     return _collect(rows, wanted, forwards, run, checkpoint)
 
@@ -143,7 +152,9 @@ class _Run:
     seed: int
     callback: Callback | None
 
-    def all(self, wanted: list[Template], batch: int | None, ranks: Ranks) -> list[_Row]:
+    def all(
+        self, wanted: list[Template], batch: int | None, ranks: Ranks, tell: Callable[[list[_Row]], None]
+    ) -> list[_Row]:
         """This process's share, batches of equal length together; then everybody's, in order."""
         size = batch or usual_batch(self.model, self.body.device)
         by_length: dict[int, list[int]] = {}
@@ -154,6 +165,7 @@ class _Run:
             for start in range(0, len(indices), size):
                 part = indices[start : start + size]
                 rows += self.batch(part, torch.stack([wanted[index].tokens_L for index in part]))
+                tell(rows[-len(part) :])
         if ranks.world > 1:
             shares = ranks.gather([row.to_json() for row in rows])
             rows = [_Row.from_json(row) for share in shares for row in share]

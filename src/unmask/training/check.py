@@ -39,7 +39,7 @@ def check_settings(trainer: Trainer) -> None:
     if trainer.micro_batch is not None and trainer.micro_batch < 1:
         raise UserError(f"micro_batch must be at least 1, not {trainer.micro_batch}")
     if not (trainer.lr > 0 and math.isfinite(trainer.lr)):
-        raise UserError(f"lr must be above 0, not {trainer.lr}")
+        raise UserError(f"lr must be above 0 and finite, not {trainer.lr}")
     for name, allowed in (("precision", ("fp32", "bf16")), ("decay", get_args(Decay)), ("parallel", get_args(Kind))):
         if getattr(trainer, name) not in allowed:
             raise unknown(name, str(getattr(trainer, name)), allowed)

@@ -18,7 +18,7 @@ import torch
 
 from unmask.base.errors import UserError
 from unmask.base.provenance import device_name
-from unmask.checkpoint.io import Checkpoint, dit_of, load
+from unmask.checkpoint.io import Checkpoint, dit_of, has_raw, load
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
 from unmask.models.dit import DiT
@@ -123,6 +123,8 @@ class Trainer:
     ) -> Checkpoint:
         """Train `model` in place (it ends with the raw weights); the checkpoint returned holds the averaged ones.
 
+        Of a finished run whose raw weights are gone, both are the averaged ones.
+
         Args:
             model: what to train
             objective: what to minimise
@@ -145,8 +147,11 @@ class Trainer:
                 start, finished = self._claim(folder, config, ranks)
                 if finished:
                     note(f"{folder.path} is finished: all {self.steps} steps are done", ranks.first)
-                    model.to(ranks.device).load_state_dict(dit_of(load(folder.path, weights="raw")).state_dict())
+                    kept: Literal["raw", "ema"] = "raw" if has_raw(folder.checkpoint) else "ema"
+                    model.to(ranks.device).load_state_dict(dit_of(load(folder.path, weights=kept)).state_dict())
                     return load(folder.path, device=ranks.device)
+                if start:
+                    note(f"{folder.path} goes on from step {start} of {self.steps}", ranks.first)
                 return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)
 
     def _config(self, model: DiT, objective: Objective, data: Loader, facts: Mapping[str, Any]) -> dict[str, Any]:

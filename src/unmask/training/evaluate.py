@@ -33,7 +33,7 @@ class Likelihood:
 
     kind: str  # "elbo": an upper bound on the negative log-likelihood; "nll": the thing itself
     nats: float
-    stderr: float
+    stderr: float | None  # None of a single sequence
     sequences: int
 
     @property
@@ -42,7 +42,13 @@ class Likelihood:
 
     def __str__(self) -> str:
         name = "ELBO" if self.kind == "elbo" else "NLL"
-        return f"{name} {self.nats:.4f} ± {self.stderr:.4f} nats/token, perplexity {self.perplexity:.1f}"
+        return f"{name} {with_stderr(self.nats, self.stderr)} nats/token, perplexity {self.perplexity:.1f}"
+
+
+def with_stderr(value: float, stderr: float | None, digits: int = 4) -> str:
+    """A number and its standard error, where it has one (older runs wrote infinity where it has none)."""
+    beside = "" if stderr is None or math.isinf(stderr) else f" ± {stderr:.{digits}f}"
+    return f"{value:.{digits}f}{beside}"
 
 
 @torch.no_grad()
@@ -78,7 +84,7 @@ def likelihood(
             value_B = nll_of(student, x0_BL) if masked_TL is None else elbo_of(student, x0_BL, masked_TL[places])
         values_T[places] = value_B.float()
     values_T = ranks.sum(values_T).cpu().double()
-    stderr = float(values_T.std()) / math.sqrt(total) if total > 1 else math.inf
+    stderr = float(values_T.std()) / math.sqrt(total) if total > 1 else None
     return Likelihood("nll" if causal else "elbo", float(values_T.mean()), stderr, total)
 
 

@@ -10,7 +10,9 @@ Refuses to know how the numbers came about.
 from __future__ import annotations
 
 import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +66,14 @@ class MetricsLog:
             with os_errors("write", folder / "tensorboard"):
                 self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
-    def write(self, step: int, values: dict[str, float]) -> None:
+    def write(self, step: int, values: Mapping[str, float | None]) -> None:
+        """None, and a number that JSON does not know, is null."""
+        known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
         with os_errors("write", self.path):
-            self._handle.write(json.dumps({"step": step, **values}) + "\n")
+            self._handle.write(json.dumps({"step": step, **dict.fromkeys(values), **known}) + "\n")
             self._handle.flush()
         if self._board is not None:
-            for name, value in values.items():
+            for name, value in known.items():
                 self._board.add_scalar(name, value, step)
 
     def settle(self) -> None:

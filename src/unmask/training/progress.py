@@ -11,6 +11,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
+
+LEAST_BAR = 8  # characters
 
 
 def short(number: float) -> str:
@@ -27,16 +30,17 @@ class Progress:
     def __init__(self, total: int, done: int, *, shown: bool) -> None:
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         self._shown, self._total = shown, total
+        self._count_width = len(f"{total}/{total}")
         self._numbers: dict[str, str] = {}
         self._bar: Bar | None = None
         if shown and self._console.is_terminal:
             columns: list[Any] = [
                 TextColumn("training"),
                 BarColumn(bar_width=None),
-                MofNCompleteColumn(),
+                MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=self._count_width)),
                 TextColumn("{task.fields[numbers]}"),
                 TextColumn("left"),
-                TimeRemainingColumn(),
+                TimeRemainingColumn(table_column=Column(no_wrap=True, min_width=len("0:00:00"))),
             ]
             self._bar = Bar(*columns, console=self._console, refresh_per_second=4)
             self._task = self._bar.add_task("", total=total, completed=done, numbers="")
@@ -60,7 +64,15 @@ class Progress:
         """Numbers to show beside the bar until they are given anew."""
         self._numbers |= numbers
         if self._bar is not None:
-            self._bar.update(self._task, numbers="  ".join(f"{name} {text}" for name, text in self._numbers.items()))
+            self._bar.update(self._task, numbers=self._fitting())
+
+    def _fitting(self) -> str:
+        """As many numbers as leave room for the bar, the count and the time left; the last ones (speed) go first."""
+        room = self._console.width - len("training ") - LEAST_BAR - self._count_width - len("   left 0:00:00 ")
+        shown = [f"{name} {text}" for name, text in self._numbers.items()]
+        while shown and len("  ".join(shown)) > room:
+            shown.pop()
+        return "  ".join(shown)
 
     def milestone(self, done: int, text: str) -> None:
         """A line that stays; where there is no bar it carries the numbers too."""

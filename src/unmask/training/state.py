@@ -86,7 +86,10 @@ class RunFolder:
         if about.exists():
             run = read_json(about, "the run's config")
             sessions = run.get("sessions", [])
-            if changed := differences(run.get("config", {}), config, free):
+            changed = differences(run.get("config", {}), config, free)
+            if changed and not self._anything_kept():
+                sessions = []  # it stopped before its first state: another run may take the place
+            elif changed:
                 raise UserError(
                     f"{self.path} holds a run with another config ({'; '.join(changed)}): "
                     "repeat its options, or name another --out"
@@ -113,6 +116,13 @@ class RunFolder:
             names = {path.name for path in self.path.iterdir() if aside_of(path.name) != "run.json"}
             if names - {"state"} or (states.exists() and any(states.iterdir())):
                 raise UserError(f"{self.path} holds files that are not a run's: name another --out, or empty it first")
+
+    def _anything_kept(self) -> bool:
+        """Whether there are weights of this run on disk, whole or not."""
+        return any(
+            folder.is_dir() and any(folder.iterdir())
+            for folder in (self.path / "state", self.path / "rounds", self.checkpoint)
+        )
 
     def _exported_step(self) -> int:
         """The step of the run's checkpoint, -1 if there is none."""
