@@ -82,3 +82,14 @@ def test_without_a_compiler_only_the_rows_of_a_step_are_computed(model: DiT, mon
     monkeypatch.setattr(FoldedDiT, "features", counted)
     drawn = sample(Checkpoint(model), BATCH, STEPS, **IID)
     assert sum(rows) == int(drawn.nfe.sum()) < BATCH * len(rows)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU replays graphs")
+def test_a_replayed_graph_draws_what_the_eager_body_draws(model: DiT) -> None:
+    on_gpu = {**IID, "device": "cuda", "precision": "fp32"}
+    plain, compiled = (
+        sample(Checkpoint(model), BATCH + 5, STEPS, **on_gpu, compile=compile) for compile in (False, True)
+    )
+    assert torch.equal(compiled.tokens, plain.tokens)
+    assert torch.equal(compiled.nfe, plain.nfe)
+    torch.testing.assert_close(compiled.log_q, plain.log_q, atol=1e-4, rtol=1e-4)
