@@ -165,7 +165,7 @@ def _revision(machine: Json) -> str:
     return f"revision {machine['revision'][:10]}" if machine.get("revision") else f"unmask {machine.get('unmask')}"
 
 
-def _model(about: Mapping[str, Json]) -> str:
+def _model(about: Json) -> str:
     said = [f"{about['role']}, weights `{str(about['sha256'])[:12]}`"]
     if trainer := about.get("trainer"):
         said.append(f"{_steps(about):,} steps of {trainer.get('batch')} at {trainer.get('lr'):g}")
@@ -176,7 +176,7 @@ def _model(about: Mapping[str, Json]) -> str:
     return ", ".join(said)
 
 
-def _steps(about: Mapping[str, Json]) -> int:
+def _steps(about: Json) -> int:
     """Optimiser steps behind these weights; those of a round are fewer than the run was to have."""
     if (rounds := about.get("distillation")) and "step" not in about:  # files of the first runs
         return int(rounds["round"] * rounds["round_steps"])
