@@ -106,6 +106,14 @@ def test_paired_differences_lose_the_noise_that_both_sides_share():
         difference(a, Ratio.of(top_n[:9], bottom_n[:9]), "", {})
 
 
+def test_an_unpaired_difference_has_the_errors_of_both_sides():
+    """Each by itself: only one of them is widened for its few clusters."""
+    a, b = (Ratio.of(*texts(200, seed)) for seed in (2, 3))
+    b = b.together(torch.arange(200) // 25)
+    errors = [Score.of(ratio, "", {}, seed=seed).stderr for ratio, seed in ((a, 0), (b, 1))]
+    assert difference(a, b, "", {}, paired=False).stderr == pytest.approx(math.hypot(*errors))
+
+
 def test_statistics_of_the_same_samples_are_drawn_together():
     """The difference of two draws is the draw of the difference."""
     top_n, bottom_n = texts(40, 3)

@@ -142,8 +142,7 @@ class Score:
             return cls(value, count, math.nan, math.nan, math.nan, unit, record)
         tail = (1 - LEVEL) / 2
         low, high = value_D.quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
-        student = _student(clusters) / _Z if clusters else 1.0  # in the interval, not in the error
-        return cls(value, count, low, high, float(value_D.std()) / student, unit, record)
+        return cls(value, count, low, high, _stderr(value_D, clusters), unit, record)
 
     def to_json(self) -> dict[str, Any]:
         def plain(item: Any) -> Any:
@@ -203,6 +202,11 @@ def _same(a_n: Tensor | None, b_n: Tensor | None) -> bool:
     return a_n is b_n or (a_n is not None and b_n is not None and torch.equal(a_n, b_n))
 
 
+def _stderr(value_D: Tensor, clusters: int | None) -> float:
+    """Of bootstrap draws: what Student's law widened is in the interval, not in the error."""
+    return float(value_D.std()) / (_student(clusters) / _Z if clusters else 1.0)
+
+
 def _student(count: int) -> float:
     """Student's 97.5% quantile for the mean of so few, by Cornish and Fisher."""
     z, freedom = _Z, count - 1
@@ -245,10 +249,13 @@ def difference(
     """a - b. Paired: sample i of both is one text, so most of the noise cancels; else each side is resampled alone."""
     if paired and len(a) != len(b):
         raise UserError(f"a paired difference needs the same texts on both sides, not {len(a)} and {len(b)}")
+    count, facts = min(len(a), len(b)), {**record, "paired": paired}
     if paired:
         value_D = paired_draws(a, b, seed=seed, draws=draws)
-    else:
-        value_D = bootstrap([a], seed=seed, draws=draws)[:, 0] - bootstrap([b], seed=seed + 1, draws=draws)[:, 0]
+        return Score.drawn(a.value - b.value, value_D, count, unit, facts, clusters=a.clusters)
+    a_D, b_D = (bootstrap([one], seed=seed + i, draws=draws)[:, 0] for i, one in enumerate((a, b)))
     few = min([ratio.clusters for ratio in (a, b) if ratio.clusters], default=None)
-    count, facts = min(len(a), len(b)), {**record, "paired": paired}
-    return Score.drawn(a.value - b.value, value_D, count, unit, facts, clusters=few)
+    score = Score.drawn(a.value - b.value, a_D - b_D, count, unit, facts, clusters=few)
+    if math.isnan(score.stderr):
+        return score
+    return replace(score, stderr=math.hypot(_stderr(a_D, a.clusters), _stderr(b_D, b.clusters)))
