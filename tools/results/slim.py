@@ -22,7 +22,7 @@ from unmask.evaluation.results import Cell, Json, Results, merge, read_results
 from unmask.evaluation.score import Score
 
 FORMAT, VERSION = "unmask slim results", 1
-LIMIT = 150_000  # bytes
+LIMIT = 200_000  # bytes
 FRONTIER = ("gen_ppl", "entropy", "path_gap")  # of every cell; those of the headline's temperature have the rest too
 SCORES = (*FRONTIER, "judge_nll", "sampler_entropy", "distinct_4", "coverage_4", "repeated_4", "self_bleu", "mauve")
 MACHINE = ("unmask", "revision", "torch", "python", "device", "time", "processes")
