@@ -8,6 +8,7 @@ studies, but for the Gen PPL that an axis is laid out for.
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -54,7 +55,7 @@ STUDENTS = tuple(
         strict=True,
     )
 )
-LONG = 26  # characters: four such names do not stand side by side
+CHARACTER, KEY = 0.068, 0.57  # inches of a legend: a character of 8.5 points, a line before it with what parts them
 
 
 def looks(plans: Sequence[str]) -> dict[str, Look]:
@@ -111,8 +112,16 @@ def legend(figure: Any, *axes: Any) -> None:
     names = list(dict.fromkeys(name for _, name in found))
     figure.legend(
         [handles[name] for name in names], names, loc="outside lower center", handlelength=2.4, columnspacing=1.6,
-        ncols=3 if max(map(len, names)) > LONG else 4, fontsize=8.5,
+        ncols=next((n for n in (4, 3, 2) if _legend_width(names, n) < WIDTH), 1), fontsize=8.5,
     )  # fmt: skip
+
+
+def _legend_width(names: Sequence[str], columns: int) -> float:
+    """Inches. Columns are filled one after the other, the first with what is over, each as wide as its longest name."""
+    each, over = divmod(len(names), columns)
+    ends = list(itertools.accumulate(each + (at < over) for at in range(min(columns, len(names)))))
+    parts = [names[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return sum(max(map(len, part)) * CHARACTER + KEY for part in parts)
 
 
 def svg(figure: Any) -> bytes:
