@@ -192,12 +192,13 @@ def test_every_command_of_the_studies_is_one_that_unmask_takes(capsys):
 def test_the_committed_page_is_what_the_committed_files_give(tmp_path):
     """Nobody typed a number: filling the page again changes nothing."""
     from tools.results.page import draw, fill
+    from tools.results.slim import LIMIT
     from tools.results.studies import read_studies
 
     docs = STUDIES.parents[1]
     studies = read_studies(docs / "results")
     for path in docs.glob("results/*.json"):
-        assert len(path.read_bytes()) <= 150_000
+        assert len(path.read_bytes()) <= LIMIT
     twin = tmp_path / "docs" / "results.md"
     twin.parent.mkdir()
     twin.write_text((docs / "results.md").read_text(encoding="utf-8"), encoding="utf-8")
