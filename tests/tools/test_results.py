@@ -123,6 +123,24 @@ def test_students_are_drawn_only_beside_a_teacher_that_was_cooled(house, made_up
         assert list(figures(rounds)) == drawn
 
 
+def test_a_students_r_stands_beside_the_teachers_at_its_best_temperature(house, made_up):
+    edit(house, "headline:", "rounds:")
+    text = (house / "docs" / "results.md").read_text(encoding="utf-8")
+    (house / "docs" / "results.md").write_text(text.replace(" headline ", " rounds "), encoding="utf-8")
+    made_up.write(house / "headline", {"teacher": 0.0, "mcd-r5": 0.3}, ["golden"], [8], [1.0, 0.9, 0.8])
+    assert (tool(house, "slim"), tool(house, "page")) == (0, 0)
+    gaps = {
+        t: read_results(house / "headline")
+        .one(model="teacher", plan="golden", steps=8, temperature=t)
+        .scores["path_gap"]
+        for t in (1.0, 0.9, 0.8)
+    }
+    best = min(gaps, key=lambda t: gaps[t]["value"])
+    half = (gaps[best]["high"] - gaps[best]["low"]) / 2
+    shown = row(page(house), "at the best of its temperatures (`teacher`)")
+    assert shown == [f"{gaps[best]['value']:.3f} ± {half:.3f}<br>T = {best:g}"]
+
+
 def test_a_mark_without_its_end_is_refused(house, capsys):
     path = house / "docs" / "results.md"
     path.write_text(page(house).replace("<!-- end plans -->\n", ""), encoding="utf-8")

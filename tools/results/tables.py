@@ -20,6 +20,7 @@ HALF = "± is half the 95% interval."
 PPL_ENTROPY = beside(score("gen_ppl"), score("entropy", 3), forwards)
 GAP = score("path_gap", 3)
 NATS = score("per_token", 4)
+COOLED = "at the best of its temperatures"
 STUDENT_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided 95%, by the number of seeds
 
 
@@ -204,6 +205,21 @@ def _times(said: dict[str, Any]) -> str:
     return f"{sign}{said['value']:.2f}x [{low:.2f}, {'∞' if high is None else f'{high:.2f}'}]"
 
 
+def at_best_temperature(records: Sequence[Record]) -> list[Record]:
+    """The teacher where its R is lowest of several temperatures: cooling lowers it too, and takes no training."""
+    found = []
+    for steps in dict.fromkeys(r["steps"] for r in records):
+        mine = [r for r in records if r["role"] == "teacher" and r["steps"] == steps and r.get("path_gap")]
+        if len({r["temperature"] for r in mine}) > 1:
+            best = min(mine, key=lambda r: r["path_gap"][0])
+            found.append({**best, "method": COOLED, "cooled to": best["temperature"]})
+    return found
+
+
+def cooled_to(records: Sequence[Record]) -> str:
+    return "<br>".join(f"T = {r['cooled to']:g}" for r in records if "cooled to" in r)
+
+
 def students(study: Study, wanted: Callable[[Record], bool], what: str) -> list[Table]:
     """Students against steps: one table for each judge and plan, then NELBO and R."""
     found: list[Table | None] = []
@@ -212,7 +228,7 @@ def students(study: Study, wanted: Callable[[Record], bool], what: str) -> list[
     def by_steps(records: Sequence[Record], title: str, note: str, cell: Any) -> Table | None:
         return pivot(
             records, title=title, note=note, columns="steps", cell=cell, rows=lambda r: (label(r), r["round"]),
-            corner="model \\ steps", order=lambda key: key[0] != "`teacher`",
+            corner="model \\ steps", order=lambda key: (key[0] != "`teacher`", not key[0].startswith(COOLED)),
             row=lambda key: key[0] + (f", round {key[1]}" if key[1] else ""),
         )  # fmt: skip
 
@@ -229,7 +245,9 @@ def students(study: Study, wanted: Callable[[Record], bool], what: str) -> list[
             known = [r for r in on if "speed_up" in r and r["speed_up"]["value"] is not None]
             if known:  # a table of nothing but "not bracketed" says nothing
                 found.append(by_steps(on, f"Speed-up at equal entropy: {where}", note, speed_up))
-            found.append(by_steps(on, f"Path gap R: {where}", f"Nats per byte. {HALF}", GAP))
+            cooled = at_best_temperature([r for r in cells if (r["plan"], r["steps"]) in asked and r["plan"] == plan])
+            note = f"Nats per byte. {HALF}" + (f" {COOLED.capitalize()}: that with the lowest R." if cooled else "")
+            found.append(by_steps([*on, *cooled], f"Path gap R: {where}", note, beside(GAP, cooled_to)))
     bounds = [r for r in study.bounds() if r["plan"] and r["role"] in ("teacher", "student", "elbo")]
     for plan in sorted({r["plan"] for r in bounds}, key=plan_order):
         on = [r for r in bounds if r["plan"] == plan and (r["role"] == "teacher" or wanted(r))]
