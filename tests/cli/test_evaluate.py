@@ -93,6 +93,21 @@ def test_without_a_judge_the_table_says_so(place, capsys) -> None:
     assert "unjudged/report.html" in said
 
 
+def test_the_usual_steps_are_cut_to_the_models_length_and_steps_asked_for_are_not(place, capsys) -> None:
+    few = ["--models", "teacher=teacher", "--plans", "golden", "--temperatures", "1.0", "--n", "2", "--device", "cpu"]
+    assert main(["evaluate", *few, "--out", "usual"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "the usual 4 8 16 32 64" in line]
+    assert len(told) == 1
+    assert f"Steps: 4 8 16 in place of the usual 4 8 16 32 64, since these models write {LENGTH} tokens" in told[0]
+    assert json.loads(Path("usual/results.json").read_text())["settings"]["steps"] == [4, 8, 16]
+    assert main(["report", "usual", "--out", "usual-report"]) == 0
+    assert "Steps: 4 8 16 in place of" in Path("usual-report/report.md").read_text()
+    capsys.readouterr()
+    assert main(["evaluate", *few, "--steps", "4", "8", "16", "32", "64", "--out", "asked"]) == 2
+    assert f"steps must be at most {LENGTH}, one a token of these models, not 64" in capsys.readouterr().err
+    assert not Path("asked/results.json").exists()
+
+
 def test_report_merges_runs(evaluated: Path, capsys) -> None:
     other = [*MODELS, "more=student", "--steps", "8", *SMALL[3:], "--judge", "judge", "--data", "text.txt"]
     assert main(["evaluate", *other, "--out", "other"]) == 0

@@ -25,10 +25,12 @@ from unmask.models.dit import DiT
 SIZE, LENGTH = 20, 32
 
 
-def network(tokenizer, seed: int, *, causal: bool = False, sharper: float = 1.0, **facts) -> Checkpoint:
+def network(
+    tokenizer, seed: int, *, causal: bool = False, sharper: float = 1.0, length: int = LENGTH, **facts
+) -> Checkpoint:
     """A tiny network with random weights; its logits are divided by `sharper`."""
     torch.manual_seed(seed_of("network", seed) % 2**31)
-    model = DiT(SIZE + 1, LENGTH, hidden=16, cond=8, blocks=2, heads=2, dropout=0.0, causal=causal).eval()
+    model = DiT(SIZE + 1, length, hidden=16, cond=8, blocks=2, heads=2, dropout=0.0, causal=causal).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if not bool(parameter.any()):
@@ -330,6 +332,36 @@ def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: st
     with pytest.raises(UserError, match=message) as raised:
         evaluate(**options)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("length", "plan", "expected"),
+    [
+        (64, "golden", [4, 8, 16, 32, 64]),
+        (40, "golden", [4, 8, 16, 32, 40]),  # up to one a token, as the teacher's steps go
+        (3, "golden", [3]),
+        (40, "golden@{folder}/whole.json", [4, 6]),  # it holds 1 to 6
+        (40, "golden@{folder}/alone.json", [6]),  # and this one nothing but 6
+    ],
+)
+def test_steps_that_nobody_asked_for_are_cut_to_what_there_is(letters, tmp_path, length, plan, expected) -> None:
+    """Asked for in the same call they are refused."""
+    paths = [{"steps": n, "times": [1 - k / n for k in range(n + 1)]} for n in range(1, 7)]
+    grid = {"plan": "golden", "grid": {"name": "fitted", "by": "rank", "times": paths[-1]["times"]}}
+    (tmp_path / "alone.json").write_text(json.dumps(grid))
+    (tmp_path / "whole.json").write_text(json.dumps({**grid, "fitting_half": paths}))
+    models = {"teacher": network(letters(SIZE), 1, length=length)}
+    options = {"plans": [plan.format(folder=tmp_path)], "temperatures": [1.0], "n": 2, "device": "cpu"}
+    results = evaluate(models, **options)
+    assert [cell.steps for cell in results.cells] == results.settings["steps"] == expected
+    said = [note for note in results.notes if "in place of the usual" in note]
+    usual = [4, 8, 16, 32, 64]
+    assert len(said) == (expected != usual)
+    if said:
+        assert said[0].startswith(f"Steps: {' '.join(map(str, expected))} in place of the usual 4 8 16 32 64, since")
+        assert (f"write {length} tokens" in said[0]) == (expected[-1] == length)
+        with pytest.raises(UserError, match=r"steps must be at most|holds no grid of"):
+            evaluate(models, usual, **options)
 
 
 def test_a_judge_that_cannot_read_the_texts_is_refused_before_they_are_drawn(scene, monkeypatch, letters, hand_made):

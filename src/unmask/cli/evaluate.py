@@ -23,8 +23,8 @@ OFTEN = 1.0  # seconds at least between two lines of progress: a rerun finds hun
 def evaluate(
     *,
     models: list[str],
-    steps: list[int] = [4, 8, 16, 32, 64],  # noqa: B006 (never changed: shown in the help)
-    plans: list[str] = ["iid", "golden"],  # noqa: B006
+    steps: list[int] | None = None,
+    plans: list[str] = ["iid", "golden"],  # noqa: B006 (never changed: shown in the help)
     temperatures: list[float] = [1.0, 0.9, 0.8, 0.7],  # noqa: B006
     n: int = 64,
     judge: str | None = None,
@@ -54,7 +54,7 @@ def evaluate(
 
     Args:
         models: entries NAME=CHECKPOINT, such as teacher=runs/teacher student=runs/student
-        steps: numbers of steps of every model
+        steps: numbers of steps of every model (default: 4 8 16 32 64, as far as models and fitted grids go)
         plans: reveal plans, each on its usual grid (iid on uniform, the others on rank), or PLAN@GRID: iid@cosine,
             golden@fitted.json with a file of `unmask fit-grid`
         temperatures: of every model; the highest is the headline's
