@@ -304,6 +304,7 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
         ({"models": {}}, "no model"),
         ({"models": {"parrot": "no-such-folder"}}, "'parrot' is the name of a control"),
         ({"models": {"real text": "no-such-folder"}}, "'real text' is the name of a control"),
+        ({"models": {"teacher": "ar", "student": "student"}}, "'teacher' is the masked model .* causal: call it ar"),
         ({"batch": 0}, "batch must be at least 1, not 0"),
         ({"batch": -1, "only_bounds": True, "data": "sample"}, "batch must be at least 1, not -1"),
         ({"control_steps": [0]}, "control_steps must be whole numbers from 1 on"),
@@ -327,6 +328,8 @@ def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: st
     for name in ("sample", "sample_causal", "nelbo", "elbo"):
         monkeypatch.setattr(workshop, name, refuse)
     options = {"models": models, "steps": [4], "device": "cpu", **changes}
+    if "models" in changes:
+        options["models"] = {name: models.get(source, source) for name, source in changes["models"].items()}
     if "plans" in options:
         options["plans"] = [plan.format(grid=tmp_path / "grid.json") for plan in options["plans"]]
     with pytest.raises(UserError, match=message) as raised:
