@@ -312,6 +312,8 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
         ({"control_steps": [LENGTH + 1]}, f"control_steps must be at most {LENGTH},.*--control_steps"),
         ({"plans": ["golden", "blocks@mdlm"]}, "blocks take the grids"),
         ({"split": "test"}, "no held-out text to take the test split of"),
+        ({"wrap": True}, "no held-out text to wrap: give --data"),
+        ({"judge_dtype": "bf16"}, "no judge to run in bf16: give --judge"),
         ({"plans": ["golden@{grid}"]}, r"no grid of 8 steps.*--control_steps 4"),
         ({"judge": "no-such-folder/judge"}, "smollm2"),
         ({"data": "no-such-folder"}, "no-such-folder"),
@@ -335,6 +337,15 @@ def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: st
     with pytest.raises(UserError, match=message) as raised:
         evaluate(**options)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("names", [["teacher"], ["teacher", "student"]])
+def test_control_steps_that_serve_nobody_are_told(scene, names) -> None:
+    models = {name: scene[0][name] for name in names}
+    results = evaluate(models, [2], control_steps=[4], plans=["iid"], temperatures=[1.0], n=2, device="cpu")
+    drawn = {cell.steps for cell in results.cells if cell.model == "teacher"}
+    assert drawn == ({2} if names == ["teacher"] else {2, 4})
+    assert any("--control_steps did nothing" in note for note in results.notes) == (drawn == {2})
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,11 @@ class Wishes:
     n: int
     batch: int | None
     judge: Any
+    judge_dtype: str
     protocol: str
     data: Any
     split: str | None
+    wrap: bool
     mauve: bool
     bounds: bool
     only_bounds: bool
@@ -68,6 +70,10 @@ class Wishes:
             )
         if self.split is not None and self.data is None:
             raise UserError(f"there is no held-out text to take the {self.split} split of: give --data as well")
+        if self.wrap and self.data is None:
+            raise UserError("there is no held-out text to wrap: give --data as well")
+        if self.judge_dtype != "fp32" and self.judge is None:
+            raise UserError(f"there is no judge to run in {self.judge_dtype}: give --judge as well")
         if self.mauve:
             check_mauve(self.judge is not None and self.data is not None, self.n)
         for way in ways:

@@ -33,6 +33,7 @@ MOST = 64  # steps that are run unasked
 PASSAGES = 16  # of the parrot
 NO_JUDGE = "No judge was given: NELBO, entropy and diversity only; no Gen PPL, no path gap, no speed-up."
 ONLY_BOUNDS = "Only bounds were asked for: nothing was drawn, so there is nothing to judge or compare by entropy."
+NOT_COMPARED = "There is no student to compare with the teacher: it ran in --steps, and --control_steps did nothing."
 Progress = Callable[[str, int, int], None]  # what is being done, cells done, of how many so far
 
 
@@ -96,7 +97,8 @@ def evaluate(
     """
     Wishes(
         steps=steps, control_steps=control_steps, plans=plans, temperatures=temperatures, n=n, batch=batch,
-        judge=judge, protocol=protocol, data=data, split=split, mauve=mauve, bounds=bounds, only_bounds=only_bounds,
+        judge=judge, judge_dtype=judge_dtype, protocol=protocol, data=data, split=split, wrap=wrap, mauve=mauve,
+        bounds=bounds, only_bounds=only_bounds,
     ).check()  # fmt: skip
     with joined(device) as ranks:
         if out is not None:
@@ -109,6 +111,8 @@ def evaluate(
         control = _doublings(length) if control_steps is None else set(control_steps)
         ways = make_ways(plans, steps)
         compared = any(entry.role in ("student", "elbo") for entry in entries)
+        if control_steps and not compared:
+            notes.append(NOT_COMPARED)
         if compared and any(entry.role == "teacher" for entry in entries) and not only_bounds:
             check_control(ways, steps, control)
         notes += fitted_for_others(ways, steps[0])
