@@ -170,12 +170,16 @@ def test_bounds_alone_are_a_table_and_a_report(place, capsys) -> None:
     assert "NELBO less that of iid" in said
     assert json.loads((place / "b" / "results.json").read_text())["cells"] == []
     assert "iid@cosine" in (place / "b" / "report.html").read_text()
+    one = ["evaluate", "--models", "teacher=teacher", "--plans", "iid", "--steps", "2", "--data", "text.txt"]
+    assert main([*one, "--only_bounds", "--n", "8", "--device", "cpu", "--out", "one"]) == 0
+    assert "less" not in capsys.readouterr().out  # no empty table
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--models", "teacher"], "NAME=CHECKPOINT"),
+        (["--models", "teacher"], "NAME=CHECKPOINT, such as student=teacher;"),
+        (["--models", "=teacher"], "such as student=teacher; '=teacher' is not"),
         (["--models", "a=teacher", "a=student"], "two models are named 'a'"),
         (["--models", "teacher=nowhere/teacher"], "nowhere/teacher"),
         (["--models", "ar=judge"], "give a masked model"),

@@ -143,7 +143,8 @@ def show(results: Results, out: Path, as_json: bool) -> None:
         console.print(_rich(main_table(results)))
     else:
         console.print(_rich(likelihood(results)))
-        console.print(_rich(_against_first_plan(results)))
+        if results.analysis["plan_likelihood"]:  # none where there is one plan
+            console.print(_rich(_against_first_plan(results)))
     for sentence in meaning(results):
         console.print(f"- {sentence}", soft_wrap=True, markup=False)
     console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
@@ -181,7 +182,8 @@ def _named(models: list[str]) -> dict[str, str]:
     for entry in models:
         name, sign, path = entry.partition("=")
         if not (name and sign and path):
-            raise UserError(f"--models takes NAME=CHECKPOINT, such as student={entry}; {entry!r} is not of that form")
+            such = f"student={entry.strip('=') or 'pocket'}"  # nothing twice: =pocket, pocket=
+            raise UserError(f"--models takes NAME=CHECKPOINT, such as {such}; {entry!r} is not of that form")
         if name in named:
             raise UserError(f"two models are named {name!r}: give each a name of its own")
         named[name] = path
