@@ -93,6 +93,21 @@ def test_without_a_judge_the_table_says_so(place, capsys) -> None:
     assert "unjudged/report.html" in said
 
 
+def test_the_usual_steps_are_cut_to_the_models_length_and_steps_asked_for_are_not(place, capsys) -> None:
+    few = ["--models", "teacher=teacher", "--plans", "golden", "--temperatures", "1.0", "--n", "2", "--device", "cpu"]
+    assert main(["evaluate", *few, "--out", "usual"]) == 0
+    told = [line for line in capsys.readouterr().out.splitlines() if "the usual 4 8 16 32 64" in line]
+    assert len(told) == 1
+    assert f"Steps: 4 8 16 in place of the usual 4 8 16 32 64, since these models write {LENGTH} tokens" in told[0]
+    assert json.loads(Path("usual/results.json").read_text())["settings"]["steps"] == [4, 8, 16]
+    assert main(["report", "usual", "--out", "usual-report"]) == 0
+    assert "Steps: 4 8 16 in place of" in Path("usual-report/report.md").read_text()
+    capsys.readouterr()
+    assert main(["evaluate", *few, "--steps", "4", "8", "16", "32", "64", "--out", "asked"]) == 2
+    assert f"steps must be at most {LENGTH}, one a token of these models, not 64" in capsys.readouterr().err
+    assert not Path("asked/results.json").exists()
+
+
 def test_report_merges_runs(evaluated: Path, capsys) -> None:
     other = [*MODELS, "more=student", "--steps", "8", *SMALL[3:], "--judge", "judge", "--data", "text.txt"]
     assert main(["evaluate", *other, "--out", "other"]) == 0
@@ -155,12 +170,16 @@ def test_bounds_alone_are_a_table_and_a_report(place, capsys) -> None:
     assert "NELBO less that of iid" in said
     assert json.loads((place / "b" / "results.json").read_text())["cells"] == []
     assert "iid@cosine" in (place / "b" / "report.html").read_text()
+    one = ["evaluate", "--models", "teacher=teacher", "--plans", "iid", "--steps", "2", "--data", "text.txt"]
+    assert main([*one, "--only_bounds", "--n", "8", "--device", "cpu", "--out", "one"]) == 0
+    assert "less" not in capsys.readouterr().out  # no empty table
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--models", "teacher"], "NAME=CHECKPOINT"),
+        (["--models", "teacher"], "NAME=CHECKPOINT, such as student=teacher;"),
+        (["--models", "=teacher"], "such as student=teacher; '=teacher' is not"),
         (["--models", "a=teacher", "a=student"], "two models are named 'a'"),
         (["--models", "teacher=nowhere/teacher"], "nowhere/teacher"),
         (["--models", "ar=judge"], "give a masked model"),

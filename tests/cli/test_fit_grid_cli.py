@@ -13,9 +13,10 @@ from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.cli.fit_grid import verdict
 from unmask.cli.main import main
 from unmask.data.shards import ShardSet
+from unmask.evaluation.fit_grid import Worth, fit_grid
+from unmask.evaluation.score import Score
 from unmask.evaluation.texts import held_out
 from unmask.models.dit import DiT
-from unmask.sampling.fit_grid import Mean, Worth
 from unmask.sampling.grids import make_grid, read_grid
 from unmask.sampling.sample import sample
 
@@ -61,13 +62,30 @@ def test_a_table_a_picture_and_a_file_that_sample_reads(place, tmp_path, capsys)
     assert max(map(len, shown.splitlines())) <= 80 + len(str(out)) * 2
     assert (written["plan"], written["steps"], len(written["grid"]["times"])) == ("golden", 4, 5)
     assert written["record"]["texts"] | {"sha256": ""} == {
-        "fitted_on": 5, "measured_on": 5, "length": 16, "sha256": "", "data": [str(place / "shards")],
+        "fitted_on": 5, "measured_on": 5, "clusters": 5, "length": 16, "sha256": "", "data": [str(place / "shards")],
         "split": "validation", "wrap": False,
     }  # fmt: skip
     assert list(read_grid(out).times) == written["grid"]["times"]
     drawn = sample(load(place / "model"), 2, grid=out, device="cpu")
     assert drawn.record["grid"]["name"] == "fitted"
     assert drawn.nfe.tolist() == [4, 4]
+
+
+def test_its_errors_are_those_of_the_documents_of_all_folders(place, write_corpus, tmp_path):
+    """Twelve documents of four blocks each, in one folder or in two."""
+    letters = np.random.default_rng(2).integers(5, size=(12, 64))
+    letters[:, -1] = 5  # the end of a document
+    x_TL = torch.from_numpy(letters).view(48, 16)
+    expected = fit_grid(load(place / "model"), x_TL, 4, document_T=torch.arange(48) // 4, device="cpu").to_json()
+    write_corpus(tmp_path / "whole", letters.flatten(), letters.flatten(), 6)
+    write_corpus(tmp_path / "first", letters.flatten(), letters[:5].flatten(), 6)
+    write_corpus(tmp_path / "rest", letters.flatten(), letters[5:].flatten(), 6)
+    for folders in ("{0}/whole", "{0}/first {0}/rest"):
+        out = tmp_path / "grid.json"
+        assert run(place, f"--data {folders.format(tmp_path)} --texts 48 --out {out} --overwrite") == 0
+        written = json.loads(out.read_text())
+        assert written["record"]["texts"]["clusters"] == 6
+        assert written["nelbo"] == expected["nelbo"]
 
 
 def test_plain_text_is_read_as_evaluate_reads_it(place, tmp_path, capsys):
@@ -118,14 +136,17 @@ def test_the_table_comes_out_in_any_locale(place, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("gap", "stderr", "words"),
-    [(-0.03, 0.01, "better than `rank`"), (0.03, 0.01, "worse than `rank`"), (-0.01, 0.01, "cannot be told from")],
+    ("gap", "half", "words"),
+    [(-0.03, 0.02, "better than `rank`"), (0.03, 0.02, "worse than `rank`"), (-0.01, 0.02, "cannot be told from")],
 )
-def test_the_verdict_is_against_the_best_rival_and_knows_its_noise(gap, stderr, words):
-    def worth(nats, gap, stderr):
-        return Worth(make_grid("rank", 2), Mean(nats, 0.5), Mean(gap, stderr), 2.0, (1.0, 1.0))
+def test_the_verdict_is_against_the_best_rival_and_knows_its_noise(gap, half, words):
+    def score(nats, half):
+        return Score(nats, 8, nats - half, nats + half, half / 3, "nats/token")  # of few documents: wider than 2 errors
 
-    rivals = {"rank": worth(2.0, gap, stderr), "cosine": worth(3.0, gap - 1, stderr)}
+    def worth(nats, gap, half):
+        return Worth(make_grid("rank", 2), score(nats, 0.5), score(gap, half), 2.0, (1.0, 1.0))
+
+    rivals = {"rank": worth(2.0, gap, half), "cosine": worth(3.0, gap - 1, half)}
     assert words in verdict({"fitted": worth(2.0 + gap, 0.0, 0.0), **rivals})
 
 

@@ -57,6 +57,8 @@ def test_types_lists_switches_and_spread_out_dataclasses() -> None:
         (["--gamma", "1", "--fuel", "x\udce9"], r"--fuel is not UTF-8 text: x\\udce9"),
         (["--gamma", "1/0"], "--gamma takes a number, not '1/0'"),
         (["--gamma", "x"], "--gamma takes a number, not 'x'"),
+        (["--gamma", "1,0.9"], "--gamma takes a number, not '1,0.9'; put spaces between several"),
+        (["--gamma", "1", "--config", "tiny"], "the bundled recipe tiny is for another verb: this one has no option"),
         (["--gamma", "1", "--kind", "fst"], "did you mean 'fast'"),
         (["--gamma", "1", "--power", "1.5"], "--power takes a whole number"),
         ([], "--gamma must be given"),

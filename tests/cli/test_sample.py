@@ -308,6 +308,8 @@ def test_a_terminal_shows_what_it_has(monkeypatch):
         (["--precision", "bf16"], "on the CPU take precision fp32"),
         (["--gif", "film.png"], "must end in .gif"),
         (["--html", "film"], "must end in .html"),
+        (["--html", "a.html", "--out", "./a.html"], "a.html cannot hold both the texts and a film of them"),
+        (["--gif", "a.gif", "--out", "a.gif"], "a.gif cannot hold both the texts and a film of them"),
         (["--weights", "raw"], "one set of weights"),
         (["--out", "."], "it is a folder, not a file"),
         (["--out", os.devnull], "a device or a pipe, not a file"),

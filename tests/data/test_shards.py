@@ -83,6 +83,8 @@ def test_a_folder_without_a_good_index_is_refused(shard_set: Callable[..., Shard
             ShardSet.open(folder)
     with pytest.raises(UserError, match="does not exist"):
         ShardSet.open(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="unmask prepare sample --out FOLDER"):  # the bundled text, which is no folder
+        ShardSet.open("sample")
     (tmp_path / "verse.txt").touch()
     with pytest.raises(UserError, match=r"verse.txt is a file, .* give a folder made by `unmask prepare`"):
         ShardSet.open(tmp_path / "verse.txt")

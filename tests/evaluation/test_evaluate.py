@@ -25,10 +25,12 @@ from unmask.models.dit import DiT
 SIZE, LENGTH = 20, 32
 
 
-def network(tokenizer, seed: int, *, causal: bool = False, sharper: float = 1.0, **facts) -> Checkpoint:
+def network(
+    tokenizer, seed: int, *, causal: bool = False, sharper: float = 1.0, length: int = LENGTH, **facts
+) -> Checkpoint:
     """A tiny network with random weights; its logits are divided by `sharper`."""
     torch.manual_seed(seed_of("network", seed) % 2**31)
-    model = DiT(SIZE + 1, LENGTH, hidden=16, cond=8, blocks=2, heads=2, dropout=0.0, causal=causal).eval()
+    model = DiT(SIZE + 1, length, hidden=16, cond=8, blocks=2, heads=2, dropout=0.0, causal=causal).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if not bool(parameter.any()):
@@ -302,6 +304,7 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
         ({"models": {}}, "no model"),
         ({"models": {"parrot": "no-such-folder"}}, "'parrot' is the name of a control"),
         ({"models": {"real text": "no-such-folder"}}, "'real text' is the name of a control"),
+        ({"models": {"teacher": "ar", "student": "student"}}, "'teacher' is the masked model .* causal: call it ar"),
         ({"batch": 0}, "batch must be at least 1, not 0"),
         ({"batch": -1, "only_bounds": True, "data": "sample"}, "batch must be at least 1, not -1"),
         ({"control_steps": [0]}, "control_steps must be whole numbers from 1 on"),
@@ -309,6 +312,8 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
         ({"control_steps": [LENGTH + 1]}, f"control_steps must be at most {LENGTH},.*--control_steps"),
         ({"plans": ["golden", "blocks@mdlm"]}, "blocks take the grids"),
         ({"split": "test"}, "no held-out text to take the test split of"),
+        ({"wrap": True}, "no held-out text to wrap: give --data"),
+        ({"judge_dtype": "bf16"}, "no judge to run in bf16: give --judge"),
         ({"plans": ["golden@{grid}"]}, r"no grid of 8 steps.*--control_steps 4"),
         ({"judge": "no-such-folder/judge"}, "smollm2"),
         ({"data": "no-such-folder"}, "no-such-folder"),
@@ -325,11 +330,52 @@ def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: st
     for name in ("sample", "sample_causal", "nelbo", "elbo"):
         monkeypatch.setattr(workshop, name, refuse)
     options = {"models": models, "steps": [4], "device": "cpu", **changes}
+    if "models" in changes:
+        options["models"] = {name: models.get(source, source) for name, source in changes["models"].items()}
     if "plans" in options:
         options["plans"] = [plan.format(grid=tmp_path / "grid.json") for plan in options["plans"]]
     with pytest.raises(UserError, match=message) as raised:
         evaluate(**options)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("names", [["teacher"], ["teacher", "student"]])
+def test_control_steps_that_serve_nobody_are_told(scene, names) -> None:
+    models = {name: scene[0][name] for name in names}
+    results = evaluate(models, [2], control_steps=[4], plans=["iid"], temperatures=[1.0], n=2, device="cpu")
+    drawn = {cell.steps for cell in results.cells if cell.model == "teacher"}
+    assert drawn == ({2} if names == ["teacher"] else {2, 4})
+    assert any("--control_steps did nothing" in note for note in results.notes) == (drawn == {2})
+
+
+@pytest.mark.parametrize(
+    ("length", "plan", "expected"),
+    [
+        (64, "golden", [4, 8, 16, 32, 64]),
+        (40, "golden", [4, 8, 16, 32, 40]),  # up to one a token, as the teacher's steps go
+        (3, "golden", [3]),
+        (40, "golden@{folder}/whole.json", [4, 6]),  # it holds 1 to 6
+        (40, "golden@{folder}/alone.json", [6]),  # and this one nothing but 6
+    ],
+)
+def test_steps_that_nobody_asked_for_are_cut_to_what_there_is(letters, tmp_path, length, plan, expected) -> None:
+    """Asked for in the same call they are refused."""
+    paths = [{"steps": n, "times": [1 - k / n for k in range(n + 1)]} for n in range(1, 7)]
+    grid = {"plan": "golden", "grid": {"name": "fitted", "by": "rank", "times": paths[-1]["times"]}}
+    (tmp_path / "alone.json").write_text(json.dumps(grid))
+    (tmp_path / "whole.json").write_text(json.dumps({**grid, "fitting_half": paths}))
+    models = {"teacher": network(letters(SIZE), 1, length=length)}
+    options = {"plans": [plan.format(folder=tmp_path)], "temperatures": [1.0], "n": 2, "device": "cpu"}
+    results = evaluate(models, **options)
+    assert [cell.steps for cell in results.cells] == results.settings["steps"] == expected
+    said = [note for note in results.notes if "in place of the usual" in note]
+    usual = [4, 8, 16, 32, 64]
+    assert len(said) == (expected != usual)
+    if said:
+        assert said[0].startswith(f"Steps: {' '.join(map(str, expected))} in place of the usual 4 8 16 32 64, since")
+        assert (f"write {length} tokens" in said[0]) == (expected[-1] == length)
+        with pytest.raises(UserError, match=r"steps must be at most|holds no grid of"):
+            evaluate(models, usual, **options)
 
 
 def test_a_judge_that_cannot_read_the_texts_is_refused_before_they_are_drawn(scene, monkeypatch, letters, hand_made):

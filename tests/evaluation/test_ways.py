@@ -11,9 +11,9 @@ import torch
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
+from unmask.evaluation.fit_grid import fit_grid
 from unmask.evaluation.ways import fitted_for_others, make_ways
 from unmask.models.dit import DiT
-from unmask.sampling.fit_grid import fit_grid
 from unmask.sampling.grids import make_grid
 from unmask.sampling.sample import sample
 

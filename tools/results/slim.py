@@ -242,7 +242,7 @@ def _samples(results: Results) -> list[Json]:
 def _grids(files: Sequence[Path]) -> Json:
     said = [read_json(path, "fitted grid") for path in files]
     return {
-        "scores are": "nats per token with the standard error over texts, on the half that was not fitted",
+        "scores are": "nats per token with its standard error, on the half that was not fitted",
         "machine": _machines(one["record"] for one in said),
         "grids": [_grid(one) for one in said],
     }

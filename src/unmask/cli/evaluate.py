@@ -23,8 +23,8 @@ OFTEN = 1.0  # seconds at least between two lines of progress: a rerun finds hun
 def evaluate(
     *,
     models: list[str],
-    steps: list[int] = [4, 8, 16, 32, 64],  # noqa: B006 (never changed: shown in the help)
-    plans: list[str] = ["iid", "golden"],  # noqa: B006
+    steps: list[int] | None = None,
+    plans: list[str] = ["iid", "golden"],  # noqa: B006 (never changed: shown in the help)
     temperatures: list[float] = [1.0, 0.9, 0.8, 0.7],  # noqa: B006
     n: int = 64,
     judge: str | None = None,
@@ -54,7 +54,7 @@ def evaluate(
 
     Args:
         models: entries NAME=CHECKPOINT, such as teacher=runs/teacher student=runs/student
-        steps: numbers of steps of every model
+        steps: numbers of steps of every model (default: 4 8 16 32 64, as far as models and fitted grids go)
         plans: reveal plans, each on its usual grid (iid on uniform, the others on rank), or PLAN@GRID: iid@cosine,
             golden@fitted.json with a file of `unmask fit-grid`
         temperatures: of every model; the highest is the headline's
@@ -143,7 +143,8 @@ def show(results: Results, out: Path, as_json: bool) -> None:
         console.print(_rich(main_table(results)))
     else:
         console.print(_rich(likelihood(results)))
-        console.print(_rich(_against_first_plan(results)))
+        if results.analysis["plan_likelihood"]:  # none where there is one plan
+            console.print(_rich(_against_first_plan(results)))
     for sentence in meaning(results):
         console.print(f"- {sentence}", soft_wrap=True, markup=False)
     console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
@@ -181,7 +182,8 @@ def _named(models: list[str]) -> dict[str, str]:
     for entry in models:
         name, sign, path = entry.partition("=")
         if not (name and sign and path):
-            raise UserError(f"--models takes NAME=CHECKPOINT, such as student={entry}; {entry!r} is not of that form")
+            such = f"student={entry.strip('=') or 'pocket'}"  # nothing twice: =pocket, pocket=
+            raise UserError(f"--models takes NAME=CHECKPOINT, such as {such}; {entry!r} is not of that form")
         if name in named:
             raise UserError(f"two models are named {name!r}: give each a name of its own")
         named[name] = path

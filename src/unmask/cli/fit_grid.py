@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from unmask.checkpoint.io import Checkpoint
-    from unmask.sampling.fit_grid import FittedGrid, Worth
+    from unmask.evaluation.fit_grid import FittedGrid, Worth
+    from unmask.evaluation.texts import Texts
 
 _WIDTH = 64  # characters of a grid's picture
 
@@ -60,19 +59,19 @@ def fit_grid(
     from unmask.base.files import write_json
     from unmask.checkpoint.io import load
     from unmask.cli.output import Bar, check_writable
+    from unmask.evaluation import fit_grid as library
     from unmask.parallel.ranks import is_first
-    from unmask.sampling import fit_grid as library
 
     _check_target(out, overwrite)
     if is_first():  # who writes has to be able to
         check_writable(out)
     checkpoint = load(model)
-    held_out_TL, read_of = _held_out(checkpoint, model, data, texts, split, wrap)
-    facts = {"data": data, "split": read_of, "wrap": wrap}
+    read = _held_out(checkpoint, model, data, texts, split, wrap)
+    facts = {"data": data, "split": read.record["split"], "wrap": wrap}
     with Bar(shown=is_first() and sys.stderr.isatty()) as bar:
         fitted = library.fit_grid(
-            checkpoint, held_out_TL, steps, reveal=reveal, levels=levels, seed=seed, batch=batch, device=device,
-            precision=precision, progress=partial(bar, "views"), facts=facts,
+            checkpoint, read.tokens_TL, steps, document_T=read.document_T, reveal=reveal, levels=levels, seed=seed,
+            batch=batch, device=device, precision=precision, progress=partial(bar, "views"), facts=facts,
         )  # fmt: skip
     if not is_first():
         return
@@ -94,46 +93,31 @@ def _check_target(out: Path, overwrite: bool) -> None:
         raise UserError(f"{out} exists: name another file, or say --overwrite")
 
 
-def _held_out(
-    checkpoint: Checkpoint, name: str, data: list[str], texts: int, split: str | None, wrap: bool
-) -> tuple[Tensor, str | None]:
-    """Blocks of the model's length, evenly spaced over the held-out text, and the split they are of."""
+def _held_out(checkpoint: Checkpoint, name: str, data: list[str], texts: int, split: str | None, wrap: bool) -> Texts:
+    """Blocks of the model's length, evenly spaced over the held-out text."""
     from unmask.base.errors import UserError
     from unmask.data.shards import INDEX
-    from unmask.evaluation.texts import HELD_OUT, held_out
-    from unmask.sampling.fit_grid import LEAST_TEXTS
+    from unmask.evaluation.fit_grid import LEAST_TEXTS
+    from unmask.evaluation.texts import held_out, prepared
 
     if texts < LEAST_TEXTS:
         raise UserError(f"--texts must be at least {LEAST_TEXTS}: half to fit on, half to measure on")
     if len(data) > 1 or (Path(data[0]) / INDEX).is_file():
-        split = split or HELD_OUT
-        blocks_TL, where = _prepared(checkpoint, name, data, texts, split, wrap), f"the {split} split"
+        tokenizer, length = checkpoint.tokenizer, checkpoint.model.length
+        read = prepared(data, tokenizer, length, count=texts, split=split, wrap=wrap, owner=name)
+        size, most = read.tokenizer.size, checkpoint.model.vocab_size - 1
+        if size > most:
+            raise UserError(f"the data has {size} tokens, {name} only {most}")
+        where = f"the {read.record['split']} split"
     else:
         if checkpoint.tokenizer is None:
             raise UserError(f"{name} has no tokenizer to read text with: give folders made by `unmask prepare`")
         read = held_out(data[0], checkpoint.tokenizer, checkpoint.model.length, count=texts, split=split, wrap=wrap)
-        blocks_TL, where, split = read.tokens_TL, data[0], read.record["split"]
-    if len(blocks_TL) < LEAST_TEXTS:
-        raise UserError(f"{where} has {len(blocks_TL)} texts of {blocks_TL.shape[1]} tokens, and fitting needs "
+        where = data[0]
+    if len(read) < LEAST_TEXTS:
+        raise UserError(f"{where} has {len(read)} texts of {checkpoint.model.length} tokens, and fitting needs "
                         f"{LEAST_TEXTS}: give more text, or hold out more of it")  # fmt: skip
-    return blocks_TL, split
-
-
-def _prepared(checkpoint: Checkpoint, name: str, data: list[str], texts: int, split: str, wrap: bool) -> Tensor:
-    """Blocks of folders that belong to the model."""
-    from unmask.base.errors import UserError
-    from unmask.data.loader import Loader
-    from unmask.data.shards import ShardSet, check_tokenizer
-
-    corpora = [ShardSet.open(folder) for folder in data]
-    for corpus in corpora:
-        if checkpoint.tokenizer is not None:
-            check_tokenizer(corpus, checkpoint.tokenizer, owner=name)
-    loader = Loader(corpora, checkpoint.model.length, split=split, wrap=wrap)
-    if loader.tokenizer.size >= checkpoint.model.vocab_size:
-        raise UserError(f"the data has {loader.tokenizer.size} tokens, {name} only {checkpoint.model.vocab_size - 1}")
-    (batch,) = loader.eval_batches(texts, texts)
-    return batch.tokens_BL
+    return read
 
 
 def _print_table(fitted: FittedGrid, out: Path) -> None:
@@ -143,7 +127,7 @@ def _print_table(fitted: FittedGrid, out: Path) -> None:
     table = Table(
         title=f"{fitted.plan}, {fitted.grid.steps} steps, on {fitted.record['texts']['measured_on']} texts that the "
         "grid was not fitted on",
-        caption="nats per token ± standard error over texts; the difference is paired",
+        caption="nats per token ± standard error by documents; the difference is paired",
     )
     for name in ("grid", "NELBO", "fitted - this", "NFE"):
         table.add_column(name, justify="left" if name == "grid" else "right")
@@ -151,8 +135,8 @@ def _print_table(fitted: FittedGrid, out: Path) -> None:
         gain = worth.fitted_minus_this
         table.add_row(
             name,
-            f"{worth.nelbo.nats:.4f} ± {worth.nelbo.stderr:.4f}",
-            "" if name == "fitted" else f"{gain.nats:+.4f} ± {gain.stderr:.4f}",
+            f"{worth.nelbo.value:.4f} ± {worth.nelbo.stderr:.4f}",
+            "" if name == "fitted" else f"{gain.value:+.4f} ± {gain.stderr:.4f}",
             f"{worth.nfe:.1f}",
         )
     console = Console(highlight=False)
@@ -166,12 +150,12 @@ def _print_table(fitted: FittedGrid, out: Path) -> None:
 
 
 def verdict(worth: dict[str, Worth]) -> str:
-    """In words, against the best rival: a difference counts from two standard errors on."""
-    rival, best = min(((name, worth[name]) for name in worth if name != "fitted"), key=lambda one: one[1].nelbo.nats)
+    """In words, against the best rival: a difference counts where its interval leaves out 0."""
+    rival, best = min(((name, worth[name]) for name in worth if name != "fitted"), key=lambda one: one[1].nelbo.value)
     gain = best.fitted_minus_this
-    if abs(gain.nats) <= 2 * gain.stderr:
+    if gain.low <= 0 <= gain.high:
         return f"on unseen text it cannot be told from `{rival}`; more --texts would tell more"
-    return f"on unseen text it is {'better' if gain.nats < 0 else 'worse'} than `{rival}`"
+    return f"on unseen text it is {'better' if gain.value < 0 else 'worse'} than `{rival}`"
 
 
 def picture(worth: Worth) -> str:

@@ -92,7 +92,8 @@ class Option:
                 return float(over) / float(under)
             except (ValueError, ZeroDivisionError):
                 pass
-        raise UserError(f"--{self.flag} takes {_NAMES.get(self.kind, self.kind.__name__)}, not {raw!r}")
+        several = "; put spaces between several" if self.many and "," in str(raw) else ""
+        raise UserError(f"--{self.flag} takes {_NAMES.get(self.kind, self.kind.__name__)}, not {raw!r}{several}")
 
 
 def _check_text(raw: str, where: str) -> None:
@@ -275,6 +276,8 @@ class CommandLine:
         chosen = {}
         for key, raw in content.items():
             option = by_flag.get(str(key).replace("-", "_"))
+            if option is None and source in _bundled():  # whose keys are right for the verb they are made for
+                raise UserError(f"the bundled recipe {source} is for another verb: this one has no option {key!r}")
             if option is None:
                 guess = nearest(str(key), by_flag)
                 hint = f"did you mean {guess!r}?" if guess else f"allowed: {', '.join(by_flag)}"
@@ -291,13 +294,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _find_recipe(recipe: str) -> tuple[str, str]:
-    """(where it came from, its text): a bundled recipe by name, else a YAML file."""
-    bundled = {
+def _bundled() -> dict[str, Any]:
+    """The recipes that come with the package, by name."""
+    return {
         item.name.removesuffix(".yaml"): item
         for item in resources.files("unmask").joinpath("recipes").iterdir()
         if item.name.endswith(".yaml")
     }
+
+
+def _find_recipe(recipe: str) -> tuple[str, str]:
+    """(where it came from, its text): a bundled recipe by name, else a YAML file."""
+    bundled = _bundled()
     if recipe in bundled:
         return recipe, bundled[recipe].read_text(encoding="utf-8")
     path = Path(recipe)

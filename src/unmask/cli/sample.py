@@ -120,6 +120,8 @@ def sample(
 
     check_name(gif, ".gif")
     check_name(html, ".html")
+    if out is not None and out.absolute() in [film.absolute() for film in (gif, html) if film is not None]:
+        raise UserError(f"{out} cannot hold both the texts and a film of them: give --out another name")
     for target in (out, gif, html) if is_first() else ():  # who writes has to be able to
         check_writable(target)
     plan, wanted = _choose_reveal(reveal, block_size, threshold), _times(grid) if grid else None

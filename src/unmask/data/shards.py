@@ -107,6 +107,9 @@ class ShardSet:
         if not (folder / INDEX).is_file():
             if folder.is_file():
                 raise UserError(f"{folder} is a file, not a prepared corpus: give a folder made by `unmask prepare`")
+            if str(folder) == "sample" and not folder.exists():  # other verbs read the bundled text by this name
+                raise UserError("sample is text, and a prepared corpus is needed: make one with "
+                                "`unmask prepare sample --out FOLDER` and give that folder")  # fmt: skip
             with os_errors("read", folder):
                 names = os.listdir(folder)
             if "plan.json" in names:

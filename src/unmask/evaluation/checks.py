@@ -22,16 +22,18 @@ from unmask.sampling.categorical import Law
 class Wishes:
     """What was asked for, as far as it can be wrong by itself."""
 
-    steps: Sequence[int]
+    steps: Sequence[int] | None
     control_steps: Sequence[int] | None
     plans: Sequence[str]
     temperatures: Sequence[float]
     n: int
     batch: int | None
     judge: Any
+    judge_dtype: str
     protocol: str
     data: Any
     split: str | None
+    wrap: bool
     mauve: bool
     bounds: bool
     only_bounds: bool
@@ -39,13 +41,14 @@ class Wishes:
     def check(self) -> None:
         """Raises UserError for the first thing that is wrong."""
         self._check_numbers()
-        ways = make_ways(self.plans, self.steps)
+        ways = make_ways(self.plans, self.steps or ())
         if self.protocol not in PROTOCOLS:
             raise unknown("protocol", self.protocol, PROTOCOLS)
         self._check_together(ways)
 
     def _check_numbers(self) -> None:
-        for name, counts in (("steps", self.steps), ("control_steps", self.control_steps or [1])):
+        steps = [1] if self.steps is None else self.steps
+        for name, counts in (("steps", steps), ("control_steps", self.control_steps or [1])):
             if not counts or min(counts) < 1:
                 raise UserError(f"{name} must be whole numbers from 1 on, not {list(counts)}")
         if not self.plans or not self.temperatures:
@@ -67,10 +70,14 @@ class Wishes:
             )
         if self.split is not None and self.data is None:
             raise UserError(f"there is no held-out text to take the {self.split} split of: give --data as well")
+        if self.wrap and self.data is None:
+            raise UserError("there is no held-out text to wrap: give --data as well")
+        if self.judge_dtype != "fp32" and self.judge is None:
+            raise UserError(f"there is no judge to run in {self.judge_dtype}: give --judge as well")
         if self.mauve:
             check_mauve(self.judge is not None and self.data is not None, self.n)
         for way in ways:
-            if self.bounds and self.data is not None and way.at(self.steps[0]).argmax_tail:
+            if self.bounds and self.data is not None and way.at(self.steps[0] if self.steps else None).argmax_tail:
                 raise UserError(
                     f"{way.name} fills its last positions by argmax and has no NELBO: take the grid uniform, or say "
                     "--no-bounds"

@@ -51,6 +51,10 @@ def gather(models: Mapping[str, Source]) -> tuple[list[Entry], list[str]]:
             raise UserError(f"{name!r} is the name of a control that every evaluation has: call the model otherwise")
     loaded = {name: load(source) if isinstance(source, (str, Path)) else source for name, source in models.items()}
     entries = [Entry(name, _role(name, checkpoint), checkpoint) for name, checkpoint in loaded.items()]
+    if all(entry.role == "ar" for entry in entries):
+        raise UserError("a causal model is a control, not a contender: give a masked model as well")
+    if any(entry.name == TEACHER and entry.role == "ar" for entry in entries):  # a student's own would have its name
+        raise UserError(f"{TEACHER!r} is the masked model that students come from, and this one is causal: call it ar")
     notes = []
     if not any(entry.role == "teacher" for entry in entries):
         found = next((e for e in (_teacher_of(entry) for entry in entries if entry.role == "student") if e), None)
@@ -60,8 +64,6 @@ def gather(models: Mapping[str, Source]) -> tuple[list[Entry], list[str]]:
             entries.append(found)
             notes.append(f"The control is the teacher in the student's provenance: {_source(found)}.")
     entries.sort(key=lambda entry: entry.role != "teacher")
-    if all(entry.role == "ar" for entry in entries):
-        raise UserError("a causal model is a control, not a contender: give a masked model as well")
     _check_comparable(entries)
     return entries, notes
 

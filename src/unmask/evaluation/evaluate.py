@@ -23,21 +23,23 @@ from unmask.evaluation.measure import Measure, RealText, halves
 from unmask.evaluation.results import Cell, Json, Results, write_results
 from unmask.evaluation.texts import Texts, held_out, parrot, real_text
 from unmask.evaluation.walk import Walk
-from unmask.evaluation.ways import fitted_for_others, make_ways
+from unmask.evaluation.ways import Way, fitted_for_others, make_ways
 from unmask.evaluation.workshop import Workshop
 from unmask.parallel.ranks import joined
 from unmask.sampling.body import Precision
 
 TEMPERATURES = (1.0, 0.9, 0.8, 0.7)
+MOST = 64  # steps that are run unasked
 PASSAGES = 16  # of the parrot
 NO_JUDGE = "No judge was given: NELBO, entropy and diversity only; no Gen PPL, no path gap, no speed-up."
 ONLY_BOUNDS = "Only bounds were asked for: nothing was drawn, so there is nothing to judge or compare by entropy."
+NOT_COMPARED = "There is no student to compare with the teacher: it ran in --steps, and --control_steps did nothing."
 Progress = Callable[[str, int, int], None]  # what is being done, cells done, of how many so far
 
 
 def evaluate(
     models: Mapping[str, Source],
-    steps: Sequence[int] = (8, 16, 32),
+    steps: Sequence[int] | None = None,
     *,
     plans: Sequence[str] = ("iid", "golden"),
     temperatures: Sequence[float] = TEMPERATURES,
@@ -67,7 +69,7 @@ def evaluate(
     Args:
         models: checkpoints by name. `teacher` is the control, else the teacher in the first student's provenance; a
             causal model is the autoregressive control
-        steps: of every model, at most one a token
+        steps: of every model, at most one a token (default: 4, 8, ... 64, as far as models and grids go)
         plans: reveal plans; iid runs on the grid `uniform`, the others on `rank`, and PLAN@GRID on another: a name
             (iid@cosine) or a file of `unmask fit-grid` (golden@fitted.json)
         temperatures: of every model; the highest is the headline's
@@ -95,7 +97,8 @@ def evaluate(
     """
     Wishes(
         steps=steps, control_steps=control_steps, plans=plans, temperatures=temperatures, n=n, batch=batch,
-        judge=judge, protocol=protocol, data=data, split=split, mauve=mauve, bounds=bounds, only_bounds=only_bounds,
+        judge=judge, judge_dtype=judge_dtype, protocol=protocol, data=data, split=split, wrap=wrap, mauve=mauve,
+        bounds=bounds, only_bounds=only_bounds,
     ).check()  # fmt: skip
     with joined(device) as ranks:
         if out is not None:
@@ -104,9 +107,12 @@ def evaluate(
         length, tokenizer = entries[0].checkpoint.model.length, entries[0].checkpoint.tokenizer
         assert tokenizer is not None, "gather refuses a model without one"
         check_one_a_token(length, steps=steps, control_steps=control_steps)
+        steps = _usual_steps(length, make_ways(plans, ()), notes) if steps is None else steps
         control = _doublings(length) if control_steps is None else set(control_steps)
         ways = make_ways(plans, steps)
         compared = any(entry.role in ("student", "elbo") for entry in entries)
+        if control_steps and not compared:
+            notes.append(NOT_COMPARED)
         if compared and any(entry.role == "teacher" for entry in entries) and not only_bounds:
             check_control(ways, steps, control)
         notes += fitted_for_others(ways, steps[0])
@@ -159,6 +165,18 @@ def _kept_in(out: str | Path | None, cells: str | Path | None) -> Path | None:
 def _doublings(length: int) -> set[int]:
     """4, 8, 16, ... and one step a token."""
     return {2**k for k in range(2, length.bit_length())} | {length}
+
+
+def _usual_steps(length: int, ways: Sequence[Way], notes: list[str]) -> list[int]:
+    """Of the steps that nobody asked for only those that can be run: a default is cut, not refused."""
+    held = set(range(1, length + 1)).intersection(*(way.counts for way in ways if way.counts is not None))
+    most = min(MOST, max(held, default=length))
+    steps = sorted(_doublings(most) & held) or [max(held, default=most)]
+    if steps != (usual := sorted(_doublings(MOST))):
+        wanted, cut = (" ".join(map(str, counts)) for counts in (usual, steps))
+        short = f"these models write {length} tokens" if most == length else "a fitted grid has no others"
+        notes.append(f"Steps: {cut} in place of the usual {wanted}, since {short} (--steps names others).")
+    return steps
 
 
 def _held_out(tokenizer: Tokenizer, settings: Json, only_bounds: bool, notes: list[str]) -> Texts | None:

@@ -144,13 +144,7 @@ def held_out(
         wrap: blocks as MDLM makes them: BOS, length - 2 tokens, EOS
     """
     if (Path(data) / INDEX).is_file():
-        split = split or HELD_OUT
-        shards = ShardSet.open(data)
-        check_tokenizer(shards, tokenizer)
-        loader = Loader([shards], length, split=split, wrap=wrap)
-        tokens_TL = torch.cat([batch.tokens_BL for batch in loader.eval_batches(count, 1024)])
-        document_T = _documents(shards.tokens(split), length - 2 if wrap else length, count, tokenizer)
-        return real_text(tokens_TL, tokenizer, document_T, source=str(data), split=split, wrap=wrap)
+        return prepared([data], tokenizer, length, count=count, split=split, wrap=wrap)
     split = _split_of(str(data), split)
     stream = _encode(_pieces(str(data), split), tokenizer)
     inside = length - 2 if wrap else length
@@ -162,16 +156,44 @@ def held_out(
     if wrap:
         edge_T1 = torch.ones(len(chosen), 1, dtype=torch.int64)
         tokens_TL = torch.cat([edge_T1 * tokenizer.bos_id, tokens_TL, edge_T1 * tokenizer.eos_id], dim=1)
-    document_T = _documents(stream, inside, count, tokenizer)
+    document_T = _documents([stream], inside, count, tokenizer)
     return real_text(tokens_TL, tokenizer, document_T, source=str(data), split=split, wrap=wrap)
 
 
-def _documents(stream: np.ndarray | Tokens, inside: int, count: int | None, tokenizer: Tokenizer) -> Tensor:
+def prepared(
+    folders: Sequence[str | Path],
+    tokenizer: Tokenizer | None,
+    length: int,
+    *,
+    count: int | None = None,
+    split: str | None = None,
+    wrap: bool = False,
+    owner: str = "the model",
+) -> Texts:
+    """The same of folders that `unmask prepare` wrote, one after the other. Without a tokenizer their own is taken."""
+    split, several = split or HELD_OUT, [ShardSet.open(folder) for folder in folders]
+    for shards in several:
+        if tokenizer is not None:
+            check_tokenizer(shards, tokenizer, owner)
+    loader = Loader(several, length, split=split, wrap=wrap)
+    tokenizer = tokenizer or loader.tokenizer
+    tokens_TL = torch.cat([batch.tokens_BL for batch in loader.eval_batches(count, 1024)])
+    streams = [shards.tokens(split) for shards in several]
+    document_T = _documents(streams, length - 2 if wrap else length, count, tokenizer)
+    source = " ".join(map(str, folders))
+    return real_text(tokens_TL, tokenizer, document_T, source=source, split=split, wrap=wrap)
+
+
+def _documents(streams: Sequence[np.ndarray | Tokens], inside: int, count: int | None, tokenizer: Tokenizer) -> Tensor:
     """The document that the middle of each block lies in, numbered in the order of the text."""
-    parts = [np.asarray(stream[start : start + _CHUNK]) for start in range(0, len(stream), _CHUNK)]
-    ends = [i * _CHUNK + np.flatnonzero(part == tokenizer.eos_id) for i, part in enumerate(parts)]
-    middle_T = evenly(len(stream) // inside, count) * inside + inside // 2
-    return torch.from_numpy(np.searchsorted(np.concatenate(ends), middle_T))
+    found, before = [], 0
+    for stream in streams:
+        parts = [np.asarray(stream[start : start + _CHUNK]) for start in range(0, len(stream), _CHUNK)]
+        ends = np.concatenate([i * _CHUNK + np.flatnonzero(part == tokenizer.eos_id) for i, part in enumerate(parts)])
+        found.append(before + np.searchsorted(ends, np.arange(len(stream) // inside) * inside + inside // 2))
+        before += len(ends) + 1  # no document goes on in the next folder
+    every = np.concatenate(found)
+    return torch.from_numpy(every[evenly(len(every), count)])
 
 
 def real_text(tokens_TL: Tensor, tokenizer: Tokenizer, document_T: Tensor | None = None, **facts: Any) -> Texts:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -14,7 +15,7 @@ from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.evaluation.cache import key_of
 from unmask.process.schedule import LogLinear
-from unmask.sampling.grids import GRID_NAMES, Grid, fitted_for_another, make_grid
+from unmask.sampling.grids import GRID_NAMES, Grid, fitted_for_another, make_grid, steps_in
 from unmask.sampling.reveal import make_reveal
 
 
@@ -31,9 +32,14 @@ class Way:
     reveal: str
     grid: str
 
-    def at(self, steps: int) -> Grid:
-        """The grid of so many steps."""
+    def at(self, steps: int | None) -> Grid:
+        """The grid of so many steps; None: of its usual number, which of a file is the most it has."""
         return make_grid(self.grid, steps)
+
+    @property
+    def counts(self) -> set[int] | None:
+        """The numbers of steps that it has a grid of; None: any."""
+        return None if self.grid in GRID_NAMES else steps_in(Path(self.grid))
 
     def identity(self, steps: int) -> str:
         """What names the noise of a cell: a fitted grid goes by its times, wherever its file lies."""
@@ -43,7 +49,7 @@ class Way:
 
 
 def make_ways(plans: Sequence[str], steps: Sequence[int]) -> list[Way]:
-    """The ways that are asked for, each once.
+    """The ways that are asked for, each once; without steps, tried in their usual number.
 
     Refuses a plan or grid that is none, a grid without such steps, and one that the plan does not take.
     """
@@ -54,15 +60,14 @@ def make_ways(plans: Sequence[str], steps: Sequence[int]) -> list[Way]:
         usual = usual_grid(reveal)
         plain = not sign or grid == usual
         way = Way(reveal if plain else plan, reveal, usual if plain else grid)
-        if way.grid not in GRID_NAMES:
-            make_grid(way.grid)  # a name that is no grid's, or a file that is none
-        for n in steps:
+        way.at(None)  # a name that is no grid's, or a file that is none
+        for n in steps or (None,):
             _try(way, n)
         ways[way.name] = way
     return list(ways.values())
 
 
-def _try(way: Way, steps: int) -> None:
+def _try(way: Way, steps: int | None) -> None:
     """Let plan and grid meet on a text of two tokens: some plans refuse some grids, and say so only then."""
     blank_12 = torch.ones(1, 2, dtype=torch.bool)
     grid = way.at(steps)

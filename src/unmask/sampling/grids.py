@@ -73,6 +73,24 @@ def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int | None = Non
 
 def read_grid(path: Path, steps: int | None = None) -> Grid:
     """A grid that `unmask fit-grid` wrote, or the best one of fewer steps that was found on the way to it."""
+    content, grid = _read(path)
+    if steps in (None, grid.steps):
+        return grid
+    shorter = _shorter(path, content, grid)
+    if steps not in shorter:
+        raise UserError(f"{path} holds no grid of {steps} steps, only of {_listed({*shorter, grid.steps})}: take one "
+                        f"of these, or fit one with `unmask fit-grid --steps {steps}`")  # fmt: skip
+    return replace(grid, times=shorter[steps])
+
+
+def steps_in(path: Path) -> set[int]:
+    """The numbers of steps that a file has a grid of."""
+    content, grid = _read(path)
+    return {*_shorter(path, content, grid), grid.steps}
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Grid]:
+    """(all that a file holds, its own grid)."""
     content = read_json(path, "grid")
     try:
         fitted = content["grid"]
@@ -83,14 +101,9 @@ def read_grid(path: Path, steps: int | None = None) -> Grid:
     if by not in ("time", "rank"):
         raise UserError(f"{path} is not a grid: 'by' must be time or rank, not {by!r}")
     plan = content.get("plan")
-    grid = Grid(str(fitted.get("name", "fitted")), tuple(checked.tolist()), by=by, fitted_for=plan and str(plan))
-    if steps in (None, grid.steps):
-        return grid
-    shorter = _shorter(path, content, grid)
-    if steps not in shorter:
-        raise UserError(f"{path} holds no grid of {steps} steps, only of {_listed({*shorter, grid.steps})}: take one "
-                        f"of these, or fit one with `unmask fit-grid --steps {steps}`")  # fmt: skip
-    return replace(grid, times=shorter[steps])
+    return content, Grid(
+        str(fitted.get("name", "fitted")), tuple(checked.tolist()), by=by, fitted_for=plan and str(plan)
+    )
 
 
 def _shorter(path: Path, content: dict[str, Any], grid: Grid) -> dict[int, tuple[float, ...]]:

@@ -5,7 +5,8 @@ Positions are ranked by u and cut into M levels of equal share. A step from leve
 of a grid is the length of a path with N edges from level 0 to level M. One forward for each start a prices every b,
 and a small dynamic programme finds the best path, for all numbers of steps up to N at once.
 
-The grid is fitted on the first half of the texts; the second half, which it has not seen, says what it is worth.
+The grid is fitted on the first half of the texts; the second half, which it has not seen, says what it is worth, with
+the errors of real text everywhere: those of documents.
 Refuses to know files of text and the terminal.
 
 Shapes: T texts, L positions, M levels, R views in a forward; costs run from level a < M (A) to level b <= M (B).
@@ -27,6 +28,8 @@ from unmask.base import provenance
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
+from unmask.evaluation.score import Ratio, Score, difference
+from unmask.evaluation.texts import clusters
 from unmask.models.denoiser import check_masked
 from unmask.parallel.ranks import Ranks, joined
 from unmask.process.locking import cells_of
@@ -54,34 +57,26 @@ class Path:
 
 
 @dataclass(frozen=True)
-class Mean:
-    """A mean over texts and its standard error, in nats per token."""
-
-    nats: float
-    stderr: float
-
-    @classmethod
-    def of(cls, nats_T: Tensor) -> Mean:
-        return cls(float(nats_T.mean()), float(nats_T.std()) / math.sqrt(len(nats_T)))
-
-
-@dataclass(frozen=True)
 class Worth:
     """What a grid is worth on text that it was not fitted on."""
 
     grid: Grid
-    nelbo: Mean
-    fitted_minus_this: Mean  # of the same texts and plans, so that most of the noise cancels
+    nelbo: Score  # nats per token
+    fitted_minus_this: Score  # of the same texts and plans, so that most of the noise cancels
     nfe: float
     tokens_a_step: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **vars(self.nelbo),
-            "fitted_minus_this": vars(self.fitted_minus_this),
+            **_plain(self.nelbo),
+            "fitted_minus_this": _plain(self.fitted_minus_this),
             "nfe": self.nfe,
             "tokens_a_step": list(self.tokens_a_step),
         }
+
+
+def _plain(score: Score) -> dict[str, float]:
+    return {"nats": score.value, "stderr": score.stderr, "low": score.low, "high": score.high}
 
 
 @dataclass(frozen=True)
@@ -113,6 +108,7 @@ def fit_grid(
     texts_TL: Tensor,
     steps: int = 8,
     *,
+    document_T: Tensor | None = None,
     reveal: str | RevealPlan = "golden",
     levels: int | None = None,
     seed: int = 0,
@@ -124,8 +120,8 @@ def fit_grid(
 ) -> FittedGrid:
     """Find the best grid of `steps` steps for a model and a locked plan on held-out texts.
 
-    Under torchrun the processes share the texts and all return the same. `facts` (where the texts are from) join the
-    record.
+    `document_T` says which document each text is cut from (default: all are of one). Under torchrun the processes share
+    the texts and all return the same. `facts` (where the texts are from) join the record.
     """
     model, plan = checkpoint.model, _one_order(make_reveal(reveal))
     check_masked(model)
@@ -145,7 +141,9 @@ def fit_grid(
         advance = _counted(progress, ranks.world, half * levels + (T - half) * steps * (1 + len(RIVALS)))
         cost_AB = fit.costs(range(half), levels, advance)
         paths = shortest_paths(cost_AB, steps)
-        worth = fit.compare(paths[-1].grid(), range(half, T), advance)
+        document_T = torch.zeros(T, dtype=torch.int64) if document_T is None else document_T
+        cluster_T = clusters(document_T[half:])
+        worth = fit.compare(paths[-1].grid(), range(half, T), cluster_T, advance)
         forwards = sum(ranks.gather(body.forwards))
     record = provenance.record(
         ranks.device,
@@ -156,6 +154,7 @@ def fit_grid(
         texts={
             "fitted_on": half,
             "measured_on": T - half,
+            "clusters": len(cluster_T.unique()),
             "length": L,
             "sha256": hashlib.sha256(texts_TL.numpy().tobytes()).hexdigest(),
             **(facts or {}),
@@ -232,11 +231,12 @@ class _Fit:
             raise UserError("the model gives a held-out token no probability (or none at all): its grid has no NELBO")
         return step_costs(nll_AM / (len(texts) * x_TL.shape[1]))
 
-    def compare(self, fitted: Grid, texts: range, advance: Advance | None) -> dict[str, Worth]:
+    def compare(self, fitted: Grid, texts: range, cluster_T: Tensor, advance: Advance | None) -> dict[str, Worth]:
         """The fitted grid and its rivals on the same texts and plans, by teacher forcing."""
         grids = {"fitted": fitted, **{name: make_grid(name, self.steps) for name in RIVALS}}
         forced = {name: self.forced(grid, texts, advance) for name, grid in grids.items()}
-        return {name: _worth(grids[name], forced[name], forced["fitted"]) for name in grids}
+        ratios = {name: Ratio.mean(one.nats_T).together(cluster_T) for name, one in forced.items()}
+        return {name: self.worth(grids[name], forced[name], ratios[name], ratios["fitted"]) for name in grids}
 
     def forced(self, grid: Grid, texts: range, advance: Advance | None) -> Forced:
         """Teacher forcing of the texts, shared out and put together again."""
@@ -245,22 +245,24 @@ class _Fit:
             self.body, self.texts_TL[share], self.plan, grid, self.schedule,
             seed=self.seed, indices=share, rows=self.rows, advance=advance,
         )  # fmt: skip
+        log_q_TL = torch.empty(len(texts), self.texts_TL.shape[1], dtype=torch.float64)
+        step_TL = torch.empty(log_q_TL.shape, dtype=torch.int64)
         shares = self.ranks.gather({"log_q": part.log_q_TL.tolist(), "step": part.step_TL.tolist()})
-        return Forced(
-            torch.cat([torch.tensor(share["log_q"], dtype=torch.float64) for share in shares]),
-            torch.cat([torch.tensor(share["step"]) for share in shares]),
+        for rank, said in enumerate(shares):  # in the order of the text, as documents are
+            log_q_TL[rank :: self.ranks.world] = torch.tensor(said["log_q"], dtype=torch.float64)
+            step_TL[rank :: self.ranks.world] = torch.tensor(said["step"])
+        return Forced(log_q_TL, step_TL)
+
+    def worth(self, grid: Grid, forced: Forced, mine: Ratio, fitted: Ratio) -> Worth:
+        """A grid's NELBO, and what the fitted one has less on the same texts."""
+        tokens_S = torch.bincount(forced.step_TL.flatten(), minlength=grid.steps) / len(forced.step_TL)
+        return Worth(
+            grid=grid,
+            nelbo=Score.of(mine, "nats/token", {}, seed=self.seed),
+            fitted_minus_this=difference(fitted, mine, "nats/token", {}, seed=self.seed),
+            nfe=float(forced.nfe_T.double().mean()),
+            tokens_a_step=tuple(tokens_S.tolist()),
         )
-
-
-def _worth(grid: Grid, forced: Forced, fitted: Forced) -> Worth:
-    tokens_S = torch.bincount(forced.step_TL.flatten(), minlength=grid.steps) / len(forced.step_TL)
-    return Worth(
-        grid=grid,
-        nelbo=Mean.of(forced.nats_T),
-        fitted_minus_this=Mean.of(fitted.nats_T - forced.nats_T),
-        nfe=float(forced.nfe_T.double().mean()),
-        tokens_a_step=tuple(tokens_S.tolist()),
-    )
 
 
 @torch.inference_mode()
