@@ -10,6 +10,7 @@ from unmask.base.files import write_json
 from unmask.checkpoint.convert import convert
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.checkpoint.tensors import read_tensors, write_tensors
+from unmask.models.layers import inverse_frequencies
 from unmask.process.schedule import Cosine, LogLinear
 
 
@@ -62,6 +63,16 @@ def test_our_tokenizer_travels_in_an_mdlm_folder(random_dit, tokenizer, tmp_path
     save(checkpoint, tmp_path / "ours")
     convert(tmp_path / "ours", tmp_path / "theirs", format="mdlm")
     assert load(tmp_path / "theirs").tokenizer.hash == tokenizer.hash
+
+
+def test_half_the_size_leaves_the_rotary_frequencies_whole(random_dit, tmp_path):
+    """MDLM's code reads them from the file: rounded to bf16 they would turn far positions by another angle."""
+    save(Checkpoint(random_dit()), tmp_path / "ours")
+    convert(tmp_path / "ours", tmp_path / "theirs", format="mdlm", dtype=torch.bfloat16)
+    written = read_tensors(tmp_path / "theirs" / "model.safetensors")
+    frequencies = written.pop("backbone.rotary_emb.inv_freq")
+    assert torch.equal(frequencies, inverse_frequencies(2 * len(frequencies)).float())
+    assert {tensor.dtype for tensor in written.values()} == {torch.bfloat16}
 
 
 def test_what_mdlms_layout_cannot_say_is_not_written(random_dit, tmp_path):

@@ -147,8 +147,10 @@ def write_folder(folder: Path, config: DiTConfig, weights: Mapping[str, Tensor],
     if config.causal:
         raise UserError("MDLM's layout has no causal models: keep this one in our own format")
     fields = dataclasses.asdict(config)
-    theirs = {PREFIX + name: weights[ours] for name, ours in key_map(config.blocks).items()}
+    named = {PREFIX + name: weights[ours] for name, ours in key_map(config.blocks).items()}
+    theirs = {name: weight.to(dtype or weight.dtype) for name, weight in named.items()}
+    # never cast: their code multiplies it by the position, so that bf16 turns the last of 1024 by up to 0.45 radians
     theirs[PREFIX + ROTARY] = inverse_frequencies(config.hidden // config.heads).float()
-    write_tensors(folder / "model.safetensors", theirs, dtype)
+    write_tensors(folder / "model.safetensors", theirs)
     facts = {name: fields[ours] for name, ours in CONFIG.items()}
     write_json(folder / "config.json", {"model_type": "mdlm", **facts, "time_conditioning": False})
