@@ -149,6 +149,9 @@ def test_foreign_files_that_are_not_whole(random_dit, mdlm_folder):
     write_tensors(weights, {name: value for name, value in tensors.items() if "norm2" not in name})
     with pytest.raises(UserError, match=r"lacks 'blocks.0.norm2.weight' .2 tensors missing"):
         load(folder)
+    write_tensors(weights, {name: value for name, value in tensors.items() if "blocks.1." not in name})
+    with pytest.raises(UserError, match=r"lacks 'blocks.1.adaLN_modulation.bias' .10 tensors missing"):
+        load(folder)
     write_tensors(weights, tensors | {"backbone.adapter": torch.zeros(1)})
     with pytest.raises(UserError, match="unknown tensor 'adapter'"):
         load(folder)
