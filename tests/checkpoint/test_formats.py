@@ -120,6 +120,10 @@ REFUSED = {
     "uniform noise": ({"diffusion": "uniform"}, "another kind: diffusion = 'uniform'"),
     "score entropy": ({"parameterization": "sedd"}, "another kind: SEDD"),
     "time conditioning": ({"time_conditioning": True}, "time-conditioned"),
+    "time conditioning by reference": (
+        {"time_conditioning": "${algo.time_conditioning}", "algo": {"name": "mdlm", "time_conditioning": True}},
+        "time-conditioned",
+    ),
     "causal": ({"causal": True}, "autoregressive"),
     "a mask inside": ({"data": {"tokenizer_name_or_path": "bert-base-uncased"}}, "mask lies inside its vocabulary"),
 }
@@ -131,6 +135,11 @@ def test_other_kinds_are_refused_by_name_though_their_tensors_fit(random_dit, md
     with pytest.raises(UserError, match=message) as caught:
         load(mdlm_folder(random_dit(), **facts))
     assert "\n" not in str(caught.value)
+
+
+def test_a_kind_that_is_said_by_reference_is_read_where_it_is_said(random_dit, mdlm_folder):
+    facts = {"parameterization": "${algo.parameterization}", "algo": {"name": "mdlm", "parameterization": "subs"}}
+    assert load(mdlm_folder(random_dit(), **facts)).model.config == random_dit().config
 
 
 def test_a_model_without_a_mask_is_refused(random_dit, mdlm_folder):
