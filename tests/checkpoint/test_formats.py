@@ -10,6 +10,7 @@ from unmask.base.files import write_json
 from unmask.checkpoint.convert import convert
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.checkpoint.tensors import read_tensors, write_tensors
+from unmask.models.layers import inverse_frequencies
 from unmask.process.schedule import Cosine, LogLinear
 
 
@@ -64,6 +65,16 @@ def test_our_tokenizer_travels_in_an_mdlm_folder(random_dit, tokenizer, tmp_path
     assert load(tmp_path / "theirs").tokenizer.hash == tokenizer.hash
 
 
+def test_half_the_size_leaves_the_rotary_frequencies_whole(random_dit, tmp_path):
+    """MDLM's code reads them from the file: rounded to bf16 they would turn far positions by another angle."""
+    save(Checkpoint(random_dit()), tmp_path / "ours")
+    convert(tmp_path / "ours", tmp_path / "theirs", format="mdlm", dtype=torch.bfloat16)
+    written = read_tensors(tmp_path / "theirs" / "model.safetensors")
+    frequencies = written.pop("backbone.rotary_emb.inv_freq")
+    assert torch.equal(frequencies, inverse_frequencies(2 * len(frequencies)).float())
+    assert {tensor.dtype for tensor in written.values()} == {torch.bfloat16}
+
+
 def test_what_mdlms_layout_cannot_say_is_not_written(random_dit, tmp_path):
     save(Checkpoint(random_dit(), Cosine()), tmp_path / "cosine")
     save(Checkpoint(random_dit(), LogLinear(0.2)), tmp_path / "eps")
@@ -109,6 +120,10 @@ REFUSED = {
     "uniform noise": ({"diffusion": "uniform"}, "another kind: diffusion = 'uniform'"),
     "score entropy": ({"parameterization": "sedd"}, "another kind: SEDD"),
     "time conditioning": ({"time_conditioning": True}, "time-conditioned"),
+    "time conditioning by reference": (
+        {"time_conditioning": "${algo.time_conditioning}", "algo": {"name": "mdlm", "time_conditioning": True}},
+        "time-conditioned",
+    ),
     "causal": ({"causal": True}, "autoregressive"),
     "a mask inside": ({"data": {"tokenizer_name_or_path": "bert-base-uncased"}}, "mask lies inside its vocabulary"),
 }
@@ -120,6 +135,11 @@ def test_other_kinds_are_refused_by_name_though_their_tensors_fit(random_dit, md
     with pytest.raises(UserError, match=message) as caught:
         load(mdlm_folder(random_dit(), **facts))
     assert "\n" not in str(caught.value)
+
+
+def test_a_kind_that_is_said_by_reference_is_read_where_it_is_said(random_dit, mdlm_folder):
+    facts = {"parameterization": "${algo.parameterization}", "algo": {"name": "mdlm", "parameterization": "subs"}}
+    assert load(mdlm_folder(random_dit(), **facts)).model.config == random_dit().config
 
 
 def test_a_model_without_a_mask_is_refused(random_dit, mdlm_folder):
@@ -137,6 +157,9 @@ def test_foreign_files_that_are_not_whole(random_dit, mdlm_folder):
         load(folder)
     write_tensors(weights, {name: value for name, value in tensors.items() if "norm2" not in name})
     with pytest.raises(UserError, match=r"lacks 'blocks.0.norm2.weight' .2 tensors missing"):
+        load(folder)
+    write_tensors(weights, {name: value for name, value in tensors.items() if "blocks.1." not in name})
+    with pytest.raises(UserError, match=r"lacks 'blocks.1.adaLN_modulation.bias' .10 tensors missing"):
         load(folder)
     write_tensors(weights, tensors | {"backbone.adapter": torch.zeros(1)})
     with pytest.raises(UserError, match="unknown tensor 'adapter'"):

@@ -84,6 +84,29 @@ def test_without_a_compiler_only_the_rows_of_a_step_are_computed(model: DiT, mon
     assert sum(rows) == int(drawn.nfe.sum()) < BATCH * len(rows)
 
 
+class _Noisy(torch.nn.Module):
+    """A model of somebody else's, whose dropout drowns what it says."""
+
+    vocab_size, mask_id, length = 4, 3, L
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.says, self.dropout = torch.nn.Parameter(torch.tensor([0.0, 9.0, 0.0, 0.0])), torch.nn.Dropout(0.9)
+
+    def features(self, z: Tensor) -> Tensor:
+        return self.dropout(self.says.expand(*z.shape, -1))
+
+    def logits(self, h: Tensor) -> Tensor:
+        return h
+
+
+def test_a_model_still_in_training_is_sampled_without_its_dropout() -> None:
+    still_training = _Noisy()
+    drawn = sample(Checkpoint(still_training), BATCH, STEPS, **IID)
+    assert (drawn.tokens == 1).double().mean() > 0.95
+    assert still_training.training  # the caller's model keeps its mode
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU replays graphs")
 def test_a_replayed_graph_draws_what_the_eager_body_draws(model: DiT) -> None:
     on_gpu = {**IID, "device": "cuda", "precision": "fp32"}

@@ -4,6 +4,7 @@ The network is a small random DiT in float64, so that equal means equal although
 in different orders.
 """
 
+import copy
 import json
 from collections import Counter
 
@@ -103,6 +104,15 @@ def test_a_sample_does_not_depend_on_the_batch_size(way, checkpoint):
         assert torch.allclose(other.log_q, whole.log_q, rtol=0, atol=1e-9, equal_nan=True)
         assert torch.equal(other.nfe, whole.nfe)
     assert len({tuple(row) for row in run(checkpoint, 7, way).tokens.tolist()}) == 7  # each has noise of its own
+
+
+@pytest.mark.parametrize("way", ["confidence", "entropy", "blocks, confidence", "blocks, threshold"])
+def test_rounding_does_not_choose_where_all_positions_tie(way, checkpoint):
+    """With nothing given every position has the same law, in float32 but for a rounding that changes with the batch."""
+    single = Checkpoint(copy.deepcopy(checkpoint.model).float())
+    whole, *others = (run(single, 7, way, batch=batch) for batch in (7, 1, 3))
+    assert all(torch.equal(other.tokens, whole.tokens) for other in others)
+    assert torch.equal(run(checkpoint, 7, way).tokens, whole.tokens)  # nor does the network's dtype
 
 
 @pytest.mark.parametrize("way", ["golden", "confidence", "small blocks", "remask cap", "legacy_fp32"])

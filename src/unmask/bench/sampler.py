@@ -179,8 +179,9 @@ def _plain_samplers(
 
     def step(engine: Any) -> Tensor:
         walk = ancestral(
-            engine, half_BL, (0.5, 0.45), mask_id=model.mask_id, temperature=1.0, dtype=torch.float64, noise=noise
-        )
+            engine, half_BL, (0.5, 0.45), states=model.vocab_size, mask_id=model.mask_id, temperature=1.0,
+            dtype=torch.float64, noise=noise,
+        )  # fmt: skip
         return next(walk)
 
     eager = ("plain, eager body", lambda: step(_Published(model, place)))

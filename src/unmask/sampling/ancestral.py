@@ -41,27 +41,28 @@ def masked_shares(times: tuple[float, ...], schedule: Schedule) -> tuple[float, 
 
 
 def ancestral(
-    model: BodyAndHead, z_BL: Tensor, masked: tuple[float, ...], *, mask_id: int, temperature: float,
+    model: BodyAndHead, z_BL: Tensor, masked: tuple[float, ...], *, states: int, mask_id: int, temperature: float,
     dtype: torch.dtype, noise: Noise,
 ) -> Iterator[Tensor]:  # fmt: skip
     """z after every step from one masked share to the next, and after the noise removal at the end."""
     for at_t, at_s in pairwise(masked):
-        race_BLV = token_probabilities(model, z_BL, mask_id, temperature, dtype)
+        race_BLV = token_probabilities(model, z_BL, states, mask_id, temperature, dtype)
         # P(masked at s | masked at t) is the ratio of the shares; the tokens have the rest
         race_BLV *= 1 - at_s / at_t
         race_BLV[..., mask_id] = at_s / at_t
         race_BLV /= noise(race_BLV.shape, dtype).clamp_(min=torch.finfo(dtype).tiny).log_().neg_()
         z_BL = torch.where(z_BL == mask_id, race_BLV.argmax(-1), z_BL)
         yield z_BL
-    p_BLV = token_probabilities(model, z_BL, mask_id, temperature, dtype)
+    p_BLV = token_probabilities(model, z_BL, states, mask_id, temperature, dtype)
     yield torch.where(z_BL == mask_id, p_BLV.argmax(-1), z_BL)
 
 
 def token_probabilities(
-    model: BodyAndHead, z_BL: Tensor, mask_id: int, temperature: float, dtype: torch.dtype
+    model: BodyAndHead, z_BL: Tensor, states: int, mask_id: int, temperature: float, dtype: torch.dtype
 ) -> Tensor:
     """p(x_0) at every position under the carry-over rule, in place on one table of the whole vocabulary."""
-    p_BLV = model.logits(model.features(z_BL))[..., : mask_id + 1].to(dtype, copy=True)
+    # up to the vocabulary, not to the mask: padding takes no noise, and a mask need not be the last state
+    p_BLV = model.logits(model.features(z_BL))[..., :states].to(dtype, copy=True)
     if temperature != 1:
         p_BLV /= temperature
     p_BLV[..., mask_id] = MASK_LOGIT

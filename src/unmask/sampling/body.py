@@ -152,5 +152,5 @@ def prepare(model: Denoiser, place: torch.device, precision: Precision = "auto",
         dtype = torch.bfloat16 if half else weights.dtype
         folded = FoldedDiT(model, dtype)
         return Body(folded.to(place), place, compile)
-    own = copy.deepcopy(model).to(place)  # the caller's model stays where it is
+    own = copy.deepcopy(model).to(place).eval()  # the caller's model stays where it is, and in its mode
     return Body(own.to(torch.bfloat16) if half else own, place, compile)

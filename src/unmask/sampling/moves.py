@@ -13,12 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.process.schedule import Schedule
 from unmask.sampling.grids import Grid
 from unmask.sampling.remask import Remask, reveal_chance
 from unmask.sampling.reveal import Assignment
+
+# Sureties this near are the same. Where nothing is visible yet all positions of a DiT tie, and what tells them apart is
+# the rounding of float32 (2e-7), which changes with the size of the batch: it must not choose.
+TIE = 1e-5
 
 
 @dataclass
@@ -109,6 +114,9 @@ def keep_surest(surety_M: Tensor, row_M: Tensor, quota_B: Tensor, passing_M: Ten
     """Which candidates to reveal: the `quota` surest of each row (the first wins a tie), and all that pass."""
     by_surety = surety_M.argsort(descending=True, stable=True)
     order = by_surety[row_M[by_surety].argsort(stable=True)]  # rows together, the surest first in each
+    is_less = (surety_M[order].diff() < -TIE) | (row_M[order].diff() > 0)
+    tied = F.pad(is_less.long().cumsum(0), (1, 0))  # one number for all that tie
+    order = order[(tied * len(order) + order).argsort()]
     counts_B = torch.bincount(row_M, minlength=len(quota_B))
     start_M = (counts_B.cumsum(0) - counts_B)[row_M[order]]
     keep_M = torch.zeros_like(row_M, dtype=torch.bool)

@@ -273,8 +273,8 @@ class _Run:
 
         nothing_BL = torch.zeros(state.nfe_B.shape[0], 1, dtype=torch.bool)
         walk = ancestral(
-            self.body, state.z_BL, masked_shares(self.grid.times, self.schedule), mask_id=self.model.mask_id,
-            temperature=self.law.temperature, dtype=torch.float32, noise=noise,
+            self.body, state.z_BL, masked_shares(self.grid.times, self.schedule), states=self.model.vocab_size,
+            mask_id=self.model.mask_id, temperature=self.law.temperature, dtype=torch.float32, noise=noise,
         )  # fmt: skip
         for step, z_BL in enumerate(walk):
             state.z_BL, state.nfe_B = z_BL, state.nfe_B + 1

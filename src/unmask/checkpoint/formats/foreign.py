@@ -56,7 +56,10 @@ class Foreign:
 
 
 def find(metadata: Any, path: str) -> Any:
-    """The value whose path ends in `path` (dots between keys), the outermost first; None if there is none."""
+    """The value whose path ends in `path` (dots between keys), the outermost first; None if there is none.
+
+    A Hydra reference (`${algo.name}`) is no value: what it refers to lies elsewhere in the metadata.
+    """
     keys = path.split(".")
     level = [metadata]
     while level:
@@ -64,7 +67,7 @@ def find(metadata: Any, path: str) -> Any:
             value = node
             for key in keys:
                 value = value.get(key) if isinstance(value, Mapping) else None
-            if value is not None:
+            if value is not None and not (isinstance(value, str) and value.startswith("${")):
                 return value
         level = [child for node in level if isinstance(node, Mapping) for child in node.values()]
     return None

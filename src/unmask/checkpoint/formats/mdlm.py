@@ -1,6 +1,6 @@
 """MDLM's published layout: the names of its tensors, and its hub folder (config.json + model.safetensors).
 
-Shapes are read off the tensors; the config is asked only for what they cannot tell (length, dropout).
+Shapes are read off the tensors; the config is asked only for what they cannot tell (length, dropout, lost blocks).
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def strip(names: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def to_ours(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], where: str, format: str) -> Foreign:
     """Tensors under their bare names -> weights under ours, and the shape they imply."""
-    blocks = 1 + max((int(m[1]) for name in tensors if (m := re.match(r"blocks\.(\d+)\.", name))), default=-1)
+    found = 1 + max((int(m[1]) for name in tensors if (m := re.match(r"blocks\.(\d+)\.", name))), default=-1)
+    blocks = _number(metadata, ("n_blocks",)) or found  # a file that lost its last blocks would else look whole
     names = key_map(blocks)
     missing, extra = names.keys() - tensors.keys(), tensors.keys() - names.keys() - {ROTARY}
     if missing or extra:
@@ -147,8 +148,10 @@ def write_folder(folder: Path, config: DiTConfig, weights: Mapping[str, Tensor],
     if config.causal:
         raise UserError("MDLM's layout has no causal models: keep this one in our own format")
     fields = dataclasses.asdict(config)
-    theirs = {PREFIX + name: weights[ours] for name, ours in key_map(config.blocks).items()}
+    named = {PREFIX + name: weights[ours] for name, ours in key_map(config.blocks).items()}
+    theirs = {name: weight.to(dtype or weight.dtype) for name, weight in named.items()}
+    # never cast: their code multiplies it by the position, so that bf16 turns the last of 1024 by up to 0.45 radians
     theirs[PREFIX + ROTARY] = inverse_frequencies(config.hidden // config.heads).float()
-    write_tensors(folder / "model.safetensors", theirs, dtype)
+    write_tensors(folder / "model.safetensors", theirs)
     facts = {name: fields[ours] for name, ours in CONFIG.items()}
     write_json(folder / "config.json", {"model_type": "mdlm", **facts, "time_conditioning": False})
