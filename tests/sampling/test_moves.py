@@ -18,8 +18,8 @@ from unmask.sampling import categorical
 from unmask.sampling.body import prepare
 from unmask.sampling.categorical import Draw, Law
 from unmask.sampling.grids import make_grid
-from unmask.sampling.moves import TIE, keep_surest, locked_moves
-from unmask.sampling.reveal import Locked, make_reveal
+from unmask.sampling.moves import keep_surest, locked_moves
+from unmask.sampling.reveal import TIE, Locked, make_reveal
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
 
@@ -57,16 +57,17 @@ def test_locked_moves_are_on_the_device_before_the_first_step() -> None:
     assert any(len(some) < B for some in rows), "in some step a row rests"
 
 
-def test_the_first_wins_a_tie_whatever_rounding_says() -> None:
+def test_the_lowest_number_wins_a_tie_whatever_rounding_says() -> None:
     """Two rows of four: the third of the first row stands out, everything else ties but for a rounding error."""
     error_M = TIE / 10 * torch.tensor([0, 1, 0, 2, -1, 0, 1, -1])
     surety_M = torch.tensor([0.5, 0.5, 0.9, 0.5, 0.1, 0.1, 0.1, 0.1], dtype=torch.float64) + error_M
     row_M = torch.arange(8) // 4
-    keep_M = keep_surest(surety_M, row_M, torch.tensor([2, 3]), None)
-    assert keep_M.view(2, 4).tolist() == [[True, False, True, False], [True, True, True, False]]
+    tie_M = torch.tensor([0.7, 0.2, 0.9, 0.4, 0.3, 0.8, 0.1, 0.6])
+    keep_M = keep_surest(surety_M, row_M, torch.tensor([2, 3]), tie_M, None)
+    assert keep_M.view(2, 4).tolist() == [[False, True, True, False], [True, False, True, True]]
     apart_M = surety_M.clone()
     apart_M[3] += 2 * TIE  # no tie any more
-    assert keep_surest(apart_M, row_M, torch.tensor([2, 0]), None).nonzero()[:, 0].tolist() == [2, 3]
+    assert keep_surest(apart_M, row_M, torch.tensor([2, 0]), tie_M, None).nonzero()[:, 0].tolist() == [2, 3]
 
 
 class Narrow(Tensor):

@@ -13,6 +13,7 @@ import torch
 
 from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
+from unmask.models.oracle import SOURCES, Enumerated
 from unmask.process.locking import PLANS
 from unmask.process.masking import stay_masked
 from unmask.process.schedule import Cosine, LogLinear
@@ -118,6 +119,14 @@ def test_adaptive_plans(plan, views):
         # the order is a function of the tokens seen, so log q of a line is log Q of it, and not only given the plan
         at = law.q[tuple(drawn.tokens.T)]
         assert torch.allclose(drawn.log_q.sum(1), at.log(), atol=1e-9)
+
+
+@pytest.mark.parametrize("plan", [*ADAPTIVE, *THRESHOLDS], ids=str)
+def test_adaptive_plans_where_positions_tie(plan):
+    """An exact model of a stationary source: all positions tie at first, and later those as far from what is known."""
+    model = Enumerated(SOURCES["sticky"](length=4))
+    for grid, steps in [(None, None)] if plan in THRESHOLDS else [("rank", 2), ("rank", 3)]:
+        check(model, steps, plan, grid)
 
 
 @pytest.mark.parametrize("inner", [Locked("golden"), Locked("stride"), LeftToRight()], ids=str)

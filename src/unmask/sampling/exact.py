@@ -12,9 +12,10 @@ Shapes: L positions, V tokens; a table over the visible set A has V entries alon
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 from typing import Protocol
 
 import torch
@@ -27,7 +28,7 @@ from unmask.process.schedule import LogLinear, Schedule
 from unmask.sampling.categorical import Law, shape_logits
 from unmask.sampling.grids import Grid
 from unmask.sampling.plan_laws import Chain, State, bits, chain_of, members
-from unmask.sampling.reveal import Assignment, Blocks, Confidence, RevealPlan, choose_grid, make_reveal
+from unmask.sampling.reveal import TIE, Assignment, Blocks, Confidence, RevealPlan, choose_grid, make_reveal
 from unmask.sampling.teacher_forcing import Forced
 
 MOST_VIEWS = 1 << 20
@@ -163,8 +164,8 @@ class _Chooser:
         assert isinstance(rule, Confidence)
         return cls(rule, plan.assign(blank_L[None], grid, schedule, [stream(0, "unused")]))
 
-    def __call__(self, k: int, masked_NL: Tensor, log_p_NLV: Tensor) -> Tensor:
-        """Step k of N lines at once: the chosen positions, (N, L). The leftmost wins a tie."""
+    def __call__(self, k: int, masked_NL: Tensor, log_p_NLV: Tensor) -> _Choice:
+        """Step k of N lines at once."""
         step_L, block_L = self.assigned.step_BL[0], self.assigned.block_BL[0]
         surety_NL = self.rule.surety(log_p_NLV).double()
         if self.rule.threshold is None:
@@ -175,12 +176,39 @@ class _Chooser:
         block_N1 = block_L.where(masked_NL, self.assigned.steps).amin(1, keepdim=True)
         open_NL = masked_NL & (block_L == block_N1)
         surety_NL = surety_NL.masked_fill(~open_NL, -torch.inf)
-        return open_NL & (self.rule.passes(surety_NL) | _surest(surety_NL, 1))
+        passing_NL = open_NL & self.rule.passes(surety_NL)
+        surest = _surest(surety_NL, 1)
+        return _Choice(surest.sure_NL | passing_NL, surest.tied_NL & ~passing_NL.any(1, keepdim=True), 1)
 
 
-def _surest(surety_NL: Tensor, quota: int) -> Tensor:
-    order_NL = surety_NL.round(decimals=9).sort(dim=1, descending=True, stable=True).indices
-    return torch.zeros_like(surety_NL, dtype=torch.bool).scatter_(1, order_NL[:, :quota], True)
+@dataclass(frozen=True)
+class _Choice:
+    """Of N lines the positions that are surely revealed, (N, L), and those that tie: of these as many, by chance, as
+    the quota still wants."""
+
+    sure_NL: Tensor
+    tied_NL: Tensor
+    quota: int
+
+    def patterns(self) -> Iterator[tuple[Tensor, int, float]]:
+        """(lines that may have it, the positions revealed as a set, its probability in them)."""
+        both_NLL = torch.cat([self.sure_NL, self.tied_NL], dim=1)
+        for both_LL in both_NLL.unique(dim=0):
+            sure_L, tied_L = both_LL.chunk(2)
+            ties = tied_L.nonzero()[:, 0].tolist()
+            sets = list(combinations(ties, self.quota - int(sure_L.sum()) if ties else 0))
+            lines_N = (both_NLL == both_LL).all(1)
+            for chosen in sets:
+                yield lines_N, bits(sure_L) | sum(1 << i for i in chosen), 1 / len(sets)
+
+
+def _surest(surety_NL: Tensor, quota: int) -> _Choice:
+    if not quota:
+        none_NL = torch.zeros_like(surety_NL, dtype=torch.bool)
+        return _Choice(none_NL, none_NL, 0)
+    least_N1 = surety_NL.sort(dim=1, descending=True).values[:, quota - 1 : quota]
+    tied_NL = (surety_NL - least_N1).abs() < TIE
+    return _Choice((surety_NL > least_N1) & ~tied_NL, tied_NL, quota)
 
 
 def _adaptive(views: Views, plan: RevealPlan, grid: Grid, given_L: Tensor, schedule: Schedule) -> SampleLaw:
@@ -195,10 +223,9 @@ def _adaptive(views: Views, plan: RevealPlan, grid: Grid, given_L: Tensor, sched
                 following[visible] = following[visible] + table
                 continue
             masked_L = torch.tensor([not visible >> i & 1 for i in range(L)])
-            chosen = choose(k, masked_L.expand(table.numel(), L), views.at(visible).flatten(0, L - 1).log())
-            for pattern_L in chosen.unique(dim=0):
-                new = bits(pattern_L)
-                share = table * (chosen == pattern_L).all(-1).view(table.shape)
+            choice = choose(k, masked_L.expand(table.numel(), L), views.at(visible).flatten(0, L - 1).log())
+            for lines_N, new, probability in choice.patterns():
+                share = probability * table * lines_N.view(table.shape)
                 nfe += float(share.sum()) * bool(new)
                 following[visible | new] = following[visible | new] + share * views.step(visible, visible | new)
         law = following
@@ -244,8 +271,8 @@ def estimate_kl(source: Source, x_BL: Tensor, forced: Forced) -> Estimate:
     """The error given the plan, from whole lines x ~ p under teacher forcing: for long lines.
 
     KL = E sum_k -log r_k, where r_k = q(x_B | x_A) / p(x_B | x_A) of step k. Since E[r_k | x_A] = 1, a multiple of
-    r_k - 1 may be added; where r_k is near 1 it takes away most of the noise. The order of an adaptive plan is a
-    function of the tokens, so for it this is KL(p || Q).
+    r_k - 1 may be added; where r_k is near 1 it takes away most of the noise. The order of an adaptive plan that meets
+    no tie is a function of the tokens, so for it this is KL(p || Q).
     """
     gap_B = torch.zeros(len(x_BL), dtype=torch.float64)
     seen_B = torch.zeros(len(x_BL), dtype=torch.float64)  # log p(x_A)

@@ -19,11 +19,7 @@ from torch import Tensor
 from unmask.process.schedule import Schedule
 from unmask.sampling.grids import Grid
 from unmask.sampling.remask import Remask, reveal_chance
-from unmask.sampling.reveal import Assignment
-
-# Sureties this near are the same. Where nothing is visible yet all positions of a DiT tie, and what tells them apart is
-# the rounding of float32 (2e-7), which changes with the size of the batch: it must not choose.
-TIE = 1e-5
+from unmask.sampling.reveal import TIE, Assignment
 
 
 @dataclass
@@ -44,7 +40,8 @@ class Move:
     """One step: positions to reveal, the rows they are in, positions to mask again.
 
     Positions and rows are on the model's device, quotas on the CPU; `local_M` counts through the table of those rows.
-    `quota_B` is for adaptive plans: of the candidates in `reveal_M` each row keeps so many, the surest.
+    `quota_B` and `tie_M` are for adaptive plans: of the candidates in `reveal_M` each row keeps so many, the surest, of
+    equally sure ones those with the lowest number.
     """
 
     step: int
@@ -54,6 +51,7 @@ class Move:
     local_M: Tensor
     remask_M: Tensor | None = None
     quota_B: Tensor | None = None
+    tie_M: Tensor | None = None
     argmax: bool = False
 
     @classmethod
@@ -93,6 +91,7 @@ def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
 
 def adaptive_moves(assigned: Assignment, state: State, mask_id: int, by_threshold: bool) -> Iterator[Move]:
     """Candidates: the masked positions of a step's block; with a threshold, of the first unfinished block."""
+    assert assigned.tie_BL is not None
     B = assigned.step_BL.shape[0]
     last = torch.iinfo(torch.int64).max
     for step in range(assigned.steps):
@@ -105,18 +104,21 @@ def adaptive_moves(assigned: Assignment, state: State, mask_id: int, by_threshol
             quota_B = now_BL.sum(1)
             block_B1 = assigned.block_BL.masked_fill(~now_BL, -1).amax(1, keepdim=True)
         candidate_BL = masked_BL & (assigned.block_BL == block_B1)
-        yield Move.at(step, assigned.steps, candidate_BL, state.z_BL.device, quota_B=quota_B)
+        yield Move.at(
+            step, assigned.steps, candidate_BL, state.z_BL.device, quota_B=quota_B, tie_M=assigned.tie_BL[candidate_BL]
+        )
         if by_threshold and not bool(state.masked_BL(mask_id).any()):
             return
 
 
-def keep_surest(surety_M: Tensor, row_M: Tensor, quota_B: Tensor, passing_M: Tensor | None) -> Tensor:
-    """Which candidates to reveal: the `quota` surest of each row (the first wins a tie), and all that pass."""
+def keep_surest(surety_M: Tensor, row_M: Tensor, quota_B: Tensor, tie_M: Tensor, passing_M: Tensor | None) -> Tensor:
+    """Which candidates to reveal: the `quota` surest of each row, of equally sure ones the lowest in `tie`; and all
+    that pass."""
     by_surety = surety_M.argsort(descending=True, stable=True)
     order = by_surety[row_M[by_surety].argsort(stable=True)]  # rows together, the surest first in each
     is_less = (surety_M[order].diff() < -TIE) | (row_M[order].diff() > 0)
     tied = F.pad(is_less.long().cumsum(0), (1, 0))  # one number for all that tie
-    order = order[(tied * len(order) + order).argsort()]
+    order = order[(tied * len(order) + tie_M.argsort().argsort()[order]).argsort()]
     counts_B = torch.bincount(row_M, minlength=len(quota_B))
     start_M = (counts_B.cumsum(0) - counts_B)[row_M[order]]
     keep_M = torch.zeros_like(row_M, dtype=torch.bool)

@@ -24,19 +24,25 @@ from unmask.process.locking import PLANS, cells_of, draw_u
 from unmask.process.schedule import Schedule
 from unmask.sampling.grids import STEPS, Grid, assign_steps, make_grid
 
+# Sureties this near are equal. Where nothing is visible yet those of all positions of a DiT are, and what tells them
+# apart is the rounding of float32 (2e-7), which changes with the size of the batch: it must not choose.
+TIE = 1e-5
+
 
 @dataclass(frozen=True)
 class Assignment:
     """What a plan knows before the first forward.
 
     step_BL is the step that reveals a position, -1 where nothing is blank. For an adaptive plan it only says how many
-    positions of which block a step reveals. `argmax_step` is MDLM's noise removal: that step takes the likeliest token.
+    positions of which block a step reveals, and `tie_BL` which of equally sure ones goes first: the lower number.
+    `argmax_step` is MDLM's noise removal: that step takes the likeliest token.
     """
 
     step_BL: Tensor
     block_BL: Tensor
     steps: int
     argmax_step: int | None = None
+    tie_BL: Tensor | None = None
 
 
 def _assign(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule, cells: int = 1) -> Assignment:
@@ -110,7 +116,9 @@ class Confidence:
     """The surest positions first: highest top probability, or lowest entropy.
 
     Each step reveals the grid's count; with a threshold (a probability, or nats of entropy) it reveals every position
-    that passes it, and at least one. Positions are chosen before their tokens are drawn, so log q stays exact.
+    that passes it, and at least one. Positions are chosen before their tokens are drawn, so log q stays exact. Chance
+    decides between equally sure ones, as all are to most networks while nothing is visible: the leftmost, say, would be
+    neighbours, the worst to reveal together.
     """
 
     score: Literal["probability", "entropy"] = "probability"
@@ -130,10 +138,11 @@ class Confidence:
         return "confidence" if self.score == "probability" else "entropy"
 
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
-        """Counts only: those of the grid on evenly spread u. With a threshold there may be as many steps as blanks."""
+        """Counts and ties: counts of the grid on evenly spread u; with a threshold up to as many steps as blanks."""
         if self.threshold is not None:
             grid = make_grid("rank", max(1, int(blank_BL.sum(1).max())))
-        return LeftToRight().assign(blank_BL, replace(grid, argmax_tail=False), schedule, generators)
+        counts = LeftToRight().assign(blank_BL, replace(grid, argmax_tail=False), schedule, generators)
+        return replace(counts, tie_BL=Locked("iid").u(blank_BL, grid.steps, generators))
 
     def surety(self, log_p_MV: Tensor) -> Tensor:
         """One number a candidate, higher is surer."""
@@ -178,6 +187,7 @@ class Blocks:
             raise UserError(f"blocks take the grids uniform, rank or cosine within a block, not {grid.name!r}")
         block_L, blanks_BC = self.blanks(blank_BL)
         step_BL, steps = torch.full(blank_BL.shape, -1), 0
+        tie_BL = torch.zeros(blank_BL.shape, dtype=torch.float64) if self.adaptive else None
         kinds, kind_B = blanks_BC.unique(dim=0, return_inverse=True)  # rows that are dealt alike go together
         for kind, blanks_C in enumerate(kinds.tolist()):
             rows = (kind_B == kind).nonzero()[:, 0]
@@ -188,9 +198,11 @@ class Blocks:
                 inside_RL = blank_BL[rows] & (block_L == block)
                 inner = self.inner.assign(inside_RL, make_grid(grid.name, share), schedule, own)
                 step_BL[rows] = torch.where(inside_RL, inner.step_BL + done, step_BL[rows])
+                if tie_BL is not None and inner.tie_BL is not None:
+                    tie_BL[rows] = torch.where(inside_RL, inner.tie_BL, tie_BL[rows])
                 done += inner.steps
             steps = max(steps, done)
-        return Assignment(step_BL, block_L.expand_as(step_BL), steps)
+        return Assignment(step_BL, block_L.expand_as(step_BL), steps, tie_BL=tie_BL)
 
     def blanks(self, blank_BL: Tensor) -> tuple[Tensor, Tensor]:
         """The block of every position, and how many blanks each block has: (L,) and (B, C)."""

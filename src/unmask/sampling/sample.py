@@ -236,7 +236,7 @@ class _Run:
         state.nfe_B[move.rows_R] += 1
         flat_M, local_M, h_ND = move.reveal_M, move.local_M, h_RLD.flatten(0, 1)
         if move.quota_B is not None:
-            keep_M = self._keep(h_ND, local_M, flat_M.cpu() // L, move.quota_B).to(flat_M.device)
+            keep_M = self._keep(h_ND, move, flat_M.cpu() // L).to(flat_M.device)
             flat_M, local_M = flat_M[keep_M], local_M[keep_M]
         uniform_N, dtype = state.uniform_BL.view(-1), torch.float64
         for part_M, local_part_M in zip(flat_M.split(self.body.chunk), local_M.split(self.body.chunk), strict=True):
@@ -251,17 +251,19 @@ class _Run:
             dtype = drawn.dtype
         return str(dtype).removeprefix("torch.")
 
-    def _keep(self, h_ND: Tensor, local_M: Tensor, row_M: Tensor, quota_B: Tensor) -> Tensor:
+    def _keep(self, h_ND: Tensor, move: Move, row_M: Tensor) -> Tensor:
         """Which candidates an adaptive plan reveals: its law at all of them, in chunks."""
+        assert move.quota_B is not None
+        assert move.tie_M is not None
         chooser = self._chooser
         parts = []
-        for part_M in local_M.split(self.body.chunk):
+        for part_M in move.local_M.split(self.body.chunk):
             logits_MV = self.body.logits(h_ND[part_M])
             log_p_MV = categorical.shape_logits(logits_MV, self.model.mask_id, self.law).log_softmax(-1)
             parts.append(chooser.surety(log_p_MV).cpu())
         surety_M = torch.cat(parts)
         passing_M = None if chooser.threshold is None else chooser.passes(surety_M)
-        return keep_surest(surety_M, row_M, quota_B, passing_M)
+        return keep_surest(surety_M, row_M, move.quota_B, move.tie_M, passing_M)
 
     def _legacy_moves(self, indices: list[int], state: State) -> Iterator[Move]:
         """The published algorithm does its own drawing: the moves only say that a step has passed."""

@@ -145,12 +145,15 @@ def _adaptive(
     """Step by step: the plan chooses by the model's law at every candidate, then the text is shown there."""
     rule = plan.inner if isinstance(plan, Blocks) else plan
     assert isinstance(rule, Confidence)
+    assert assigned.tie_BL is not None
     log_q_TL, step_TL = torch.zeros(x_TL.shape, dtype=torch.float64), torch.full(x_TL.shape, -1)
     for part in torch.arange(len(x_TL)).split(rows):
         x_BL = x_TL[part]
         z_BL = torch.where(blank_TL[part], body.model.mask_id, x_BL)
         state = State(z_BL, torch.zeros(x_BL.shape, dtype=torch.float64), torch.empty(0), torch.empty(0))
-        share = Assignment(assigned.step_BL[part], assigned.block_BL[part], assigned.steps)
+        share = Assignment(
+            assigned.step_BL[part], assigned.block_BL[part], assigned.steps, tie_BL=assigned.tie_BL[part]
+        )
         step_BL = torch.full(x_BL.shape, -1)
         for move in adaptive_moves(share, state, body.model.mask_id, rule.threshold is not None):
             if not move.reveal_M.numel():
@@ -174,6 +177,7 @@ class _Chosen:
 def _choose(body: Body, z_BL: Tensor, x_BL: Tensor, move: Move, rule: Confidence, law: Law) -> _Chosen:
     """The candidates that an adaptive plan reveals, and log p of the text there."""
     assert move.quota_B is not None
+    assert move.tie_M is not None
     mask_id, x_M = body.model.mask_id, x_BL.flatten()[move.reveal_M]
     h_ND = body.features(z_BL[move.rows_R].to(body.device)).flatten(0, 1)
     sureties, log_ps = [], []
@@ -183,5 +187,5 @@ def _choose(body: Body, z_BL: Tensor, x_BL: Tensor, move: Move, rule: Confidence
         log_ps.append(_log_p(logits_MV, token_M, mask_id, law))
     surety_M, log_p_M = torch.cat(sureties), torch.cat(log_ps)
     passing_M = None if rule.threshold is None else rule.passes(surety_M)
-    keep_M = keep_surest(surety_M, move.reveal_M // x_BL.shape[1], move.quota_B, passing_M)
+    keep_M = keep_surest(surety_M, move.reveal_M // x_BL.shape[1], move.quota_B, move.tie_M, passing_M)
     return _Chosen(move.reveal_M[keep_M], log_p_M[keep_M])
