@@ -81,6 +81,23 @@ def test_runs_without_records_go_by_what_was_asked_for() -> None:
         merge([run(), run("student", **nothing)])
 
 
+def test_bounds_join_runs_of_any_judge() -> None:
+    """NELBO knows no judge: a run that drew nothing brings its bounds and none of its temperatures."""
+    judged = dataclasses.replace(run(), judge={"id": "one", "name": "a judge"})
+    alone = run("student")
+    alone = dataclasses.replace(
+        alone, cells=[], notes=["nothing was drawn"], settings={**alone.settings, "temperatures": [1.0, 0.5]}
+    )
+    for order in ([judged, alone], [alone, judged]):
+        both = merge(order)
+        assert both.judge == judged.judge
+        assert (both.settings["temperatures"], both.notes) == ([1.0], [])
+        (less,) = analyse(both, draws=50).analysis["likelihood"]
+        assert (less["model"], less["count"]) == ("student", 8)
+    with pytest.raises(UserError, match="different judges"):
+        merge([judged, run("student")])  # texts were drawn, and nobody read them
+
+
 def test_more_texts_of_the_same_source_merge_but_do_not_pair() -> None:
     both = merge([run(), run("student", texts="bb", count=16)])
     assert {cell.n for cell in both.cells if cell.model == "real text"} == {16}, "the most stay"

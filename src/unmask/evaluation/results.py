@@ -236,13 +236,15 @@ def _check(results: Results) -> None:
 
 def merge(several: Sequence[Results]) -> Results:
     """Several runs as one. They must share judge, protocol and held-out text, and mean the same by a model and a plan.
+    Those that drew nothing have bounds alone, which know no judge, and join runs of any.
 
     Of a cell that several have, the one with the most texts stays; of a bound the one on the texts that most bounds are
     of, since bounds are compared text by text.
     """
-    first = several[0]
-    judges = {(run.judge or {}).get("id"): run for run in several}
-    protocols = {run.settings["protocol"] for run in several if run.judge}
+    drawn = [run for run in several if run.cells] or several
+    first = drawn[0]
+    judges = {(run.judge or {}).get("id") for run in drawn}
+    protocols = {run.settings["protocol"] for run in drawn if run.judge}
     if len(judges) > 1 or len(protocols) > 1:
         raise UserError(
             "these runs were judged by different judges or protocols, whose numbers do not compare: "
@@ -261,8 +263,8 @@ def merge(several: Sequence[Results]) -> Results:
     for cell in (cell for run in several for cell in run.cells):
         cells[cell.key] = max(cells.get(cell.key, cell), cell, key=lambda one: one.n)
     bounds, about_bounds = _on_common_texts([bound for run in several for bound in run.bounds])
-    settings = {**first.settings}
-    for name in ("steps", "plans", "temperatures"):
+    settings = {**first.settings, "temperatures": _union(run.settings["temperatures"] for run in drawn)}
+    for name in ("steps", "plans"):
         settings[name] = _union(run.settings[name] for run in several)
     return replace(
         first,
@@ -270,7 +272,7 @@ def merge(several: Sequence[Results]) -> Results:
         cells=list(cells.values()),
         bounds=bounds,
         settings=settings,
-        notes=_union([*(run.notes for run in several), about_bounds]),
+        notes=_union([*(run.notes for run in drawn), about_bounds]),
         analysis={},
         provenance={**first.provenance, "merged": [run.provenance for run in several]}
         if len(several) > 1
