@@ -314,6 +314,7 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
         ({"split": "test"}, "no held-out text to take the test split of"),
         ({"wrap": True}, "no held-out text to wrap: give --data"),
         ({"judge_dtype": "bf16"}, "no judge to run in bf16: give --judge"),
+        ({"protocol": "sdtt"}, "no judge to read by the protocol sdtt: give --judge"),
         ({"plans": ["golden@{grid}"]}, r"no grid of 8 steps.*--control_steps 4"),
         ({"judge": "no-such-folder/judge"}, "smollm2"),
         ({"data": "no-such-folder"}, "no-such-folder"),

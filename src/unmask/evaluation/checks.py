@@ -11,7 +11,7 @@ from typing import Any
 
 from unmask.base.errors import UserError, unknown
 from unmask.data.tokenizer import Tokenizer
-from unmask.evaluation.gen_ppl import PROTOCOLS, check_raw_ids
+from unmask.evaluation.gen_ppl import PROTOCOL, PROTOCOLS, check_raw_ids
 from unmask.evaluation.judges import Judge
 from unmask.evaluation.mauve import LEAST
 from unmask.evaluation.ways import Way, make_ways
@@ -74,6 +74,8 @@ class Wishes:
             raise UserError("there is no held-out text to wrap: give --data as well")
         if self.judge_dtype != "fp32" and self.judge is None:
             raise UserError(f"there is no judge to run in {self.judge_dtype}: give --judge as well")
+        if self.protocol != PROTOCOL and self.judge is None:
+            raise UserError(f"there is no judge to read by the protocol {self.protocol}: give --judge as well")
         if self.mauve:
             check_mauve(self.judge is not None and self.data is not None, self.n)
         for way in ways:

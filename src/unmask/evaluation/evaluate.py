@@ -18,6 +18,7 @@ from unmask.evaluation.cache import Store
 from unmask.evaluation.checks import Wishes, check_control, check_judge, check_mauve, check_one_a_token
 from unmask.evaluation.entries import GIVEN, PARROT, REAL, Source, gather
 from unmask.evaluation.folder import RESULTS, check_results_folder
+from unmask.evaluation.gen_ppl import PROTOCOL
 from unmask.evaluation.judges import Dtype, Judge, load_judge
 from unmask.evaluation.measure import Measure, RealText, halves
 from unmask.evaluation.results import Cell, Json, Results, write_results
@@ -46,7 +47,7 @@ def evaluate(
     n: int = 64,
     judge: str | Path | Judge | Any = None,
     judge_dtype: Dtype = "fp32",
-    protocol: str = "mdlm",
+    protocol: str = PROTOCOL,
     data: str | Path | None = None,
     split: str | None = None,
     wrap: bool = False,

@@ -60,6 +60,7 @@ PROTOCOLS = {
     "sedd": Protocol("sedd", raw_ids=True, average="perplexities", eos="all"),
     "bd3lm": Protocol("bd3lm", raw_ids=False, average="tokens", eos="none", width=1024, stride=512),
 }
+PROTOCOL = "mdlm"  # unless another is asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,7 @@ def gen_ppl(
     texts: Texts,
     judge: Judge,
     *,
-    protocol: str = "mdlm",
+    protocol: str = PROTOCOL,
     store: Store | None = None,
     seed: int = 0,
     progress: Progress | None = None,
