@@ -103,7 +103,7 @@ def grids(study: Study) -> Blocks:
     ]
     worth = pivot(
         fitted, title="N-step NELBO of the fitted grid and its rivals, on text it was not fitted on",
-        note="Nats per token; ± is 1.96 standard errors. Second line: fitted less this, paired.",
+        note=f"Nats per token. {HALF} Second line: fitted less this, paired, 95%.",
         rows=lambda r: (r["plan"], r["steps"]), columns="of", cell=beside(NATS, _fitted_less), corner="plan, steps",
         row=lambda key: f"{plan_name(key[0])}, {key[1]} steps",
     )  # fmt: skip
@@ -111,12 +111,8 @@ def grids(study: Study) -> Blocks:
 
 
 def _of_grid(worth: dict[str, Any]) -> Record:
-    half, less = 1.96 * worth["stderr"], worth["fitted_minus_this"]
-    value = worth["nats"]
-    return {
-        "per_token": [value, value - half, value + half],
-        "less": [less["nats"], less["nats"] - 1.96 * less["stderr"], less["nats"] + 1.96 * less["stderr"]],
-    }
+    parts = {"per_token": worth, "less": worth["fitted_minus_this"]}
+    return {key: [said[name] for name in ("nats", "low", "high")] for key, said in parts.items()}
 
 
 def _fitted_less(records: Sequence[Record]) -> str:
