@@ -1,4 +1,5 @@
-"""A judge with hand-made logits, letters for tokens, and a cache folder of its own for every test."""
+"""A judge with hand-made logits, letters for tokens, tiny networks to evaluate, and a cache folder of its own for every
+test."""
 
 from __future__ import annotations
 
@@ -10,9 +11,13 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from unmask.base.streams import stream
+from unmask.base.streams import seed_of, stream
+from unmask.checkpoint.io import Checkpoint
 from unmask.data.tokenizer import EOS, Tokenizer
 from unmask.evaluation.judges import Judge, vocabulary_hash
+from unmask.models.dit import DiT
+
+SIZE, LENGTH = 20, 32  # tokens of the scene's models, and of their texts
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +83,38 @@ def _judge(tokenizer: Tokenizer, *, context: int = 64, bos: bool = False, eos: b
 @pytest.fixture(scope="session")
 def hand_made():
     return _judge
+
+
+def _network(
+    tokenizer, seed: int, *, causal: bool = False, sharper: float = 1.0, length: int = LENGTH, **facts
+) -> Checkpoint:
+    """A tiny network with random weights; its logits are divided by `sharper`."""
+    torch.manual_seed(seed_of("network", seed) % 2**31)
+    model = DiT(SIZE + 1, length, hidden=16, cond=8, blocks=2, heads=2, dropout=0.0, causal=causal).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not bool(parameter.any()):
+                parameter.normal_(std=0.3)
+        model.head.linear.weight *= 1.3 / sharper
+        model.head.linear.bias *= 1.3 / sharper
+    return Checkpoint(model, tokenizer=tokenizer, provenance=facts)
+
+
+@pytest.fixture(scope="session")
+def network() -> Callable[..., Checkpoint]:
+    return _network
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    """(models, held-out text, tokenizer): a teacher, the same with its logits divided by 0.8, and a causal model."""
+    tokenizer = _letters(SIZE)
+    ids = torch.randint(SIZE - 1, (96 * LENGTH,), generator=stream(0, "text")).tolist()
+    data = tmp_path_factory.mktemp("scene") / "text.txt"
+    data.write_text(" ".join(chr(ord("a") + i) for i in ids))
+    models = {
+        "teacher": _network(tokenizer, 1),
+        "student": _network(tokenizer, 1, sharper=0.8),
+        "ar": _network(tokenizer, 2, causal=True),
+    }
+    return models, data, tokenizer

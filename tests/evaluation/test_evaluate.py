@@ -12,54 +12,22 @@ import torch
 
 import unmask
 from unmask.base.errors import UserError
-from unmask.base.streams import seed_of, stream
-from unmask.checkpoint.io import Checkpoint, save
+from unmask.checkpoint.io import save
 from unmask.evaluation import workshop
 from unmask.evaluation.causal import sample_causal
 from unmask.evaluation.entries import PARROT, REAL
 from unmask.evaluation.evaluate import evaluate
 from unmask.evaluation.results import Results, merge, read_results, write_results
 from unmask.evaluation.score import Score
-from unmask.models.dit import DiT
 
 SIZE, LENGTH = 20, 32
-
-
-def network(
-    tokenizer, seed: int, *, causal: bool = False, sharper: float = 1.0, length: int = LENGTH, **facts
-) -> Checkpoint:
-    """A tiny network with random weights; its logits are divided by `sharper`."""
-    torch.manual_seed(seed_of("network", seed) % 2**31)
-    model = DiT(SIZE + 1, length, hidden=16, cond=8, blocks=2, heads=2, dropout=0.0, causal=causal).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if not bool(parameter.any()):
-                parameter.normal_(std=0.3)
-        model.head.linear.weight *= 1.3 / sharper
-        model.head.linear.bias *= 1.3 / sharper
-    return Checkpoint(model, tokenizer=tokenizer, provenance=facts)
-
-
-@pytest.fixture(scope="module")
-def scene(letters, tmp_path_factory):
-    """(models, held-out text, tokenizer): a teacher, the same with its logits divided by 0.8, and a causal model."""
-    tokenizer = letters(SIZE)
-    ids = torch.randint(SIZE - 1, (96 * LENGTH,), generator=stream(0, "text")).tolist()
-    data = tmp_path_factory.mktemp("scene") / "text.txt"
-    data.write_text(" ".join(chr(ord("a") + i) for i in ids))
-    models = {
-        "teacher": network(tokenizer, 1),
-        "student": network(tokenizer, 1, sharper=0.8),
-        "ar": network(tokenizer, 2, causal=True),
-    }
-    return models, data, tokenizer
 
 
 OPTIONS = {"plans": ["iid", "golden"], "temperatures": [1.0, 0.7], "n": 32, "device": "cpu", "batch": 32}
 
 
 @pytest.fixture(scope="module")
-def finished(scene, tmp_path_factory) -> tuple[Results, Path]:
+def finished(scene, tmp_path_factory, network) -> tuple[Results, Path]:
     models, data, tokenizer = scene
     out = tmp_path_factory.mktemp("finished")
     judge = network(tokenizer, 3, causal=True)
@@ -110,7 +78,7 @@ def test_every_number_has_its_company(finished) -> None:
         assert cell.value("gen_ppl") == pytest.approx(by_hand)
 
 
-def test_a_rerun_draws_and_judges_nothing(finished, scene, monkeypatch) -> None:
+def test_a_rerun_draws_and_judges_nothing(finished, scene, monkeypatch, network) -> None:
     results, out = finished
     models, data, tokenizer = scene
 
@@ -124,7 +92,7 @@ def test_a_rerun_draws_and_judges_nothing(finished, scene, monkeypatch) -> None:
     assert again.analysis == results.analysis
 
 
-def test_another_judge_with_the_same_cells_draws_nothing(finished, scene, monkeypatch, tmp_path) -> None:
+def test_another_judge_with_the_same_cells_draws_nothing(finished, scene, monkeypatch, tmp_path, network) -> None:
     results, out = finished
     models, data, tokenizer = scene
 
@@ -166,7 +134,7 @@ def test_what_was_finished_survives_a_failure(scene, tmp_path, monkeypatch) -> N
     assert [cell.steps for cell in results.cells] == [4, 8]
 
 
-def test_only_what_was_asked_for(scene, tmp_path, monkeypatch) -> None:
+def test_only_what_was_asked_for(scene, tmp_path, monkeypatch, network) -> None:
     """Without brackets nobody gets another temperature; without bounds nothing is read but what was drawn."""
     models, data, tokenizer = scene
     monkeypatch.setenv("UNMASK_CACHE", str(tmp_path))
@@ -195,7 +163,7 @@ def test_without_a_judge_it_says_so(scene) -> None:
     assert results.analysis["headline"] is None
 
 
-def test_mauve_compares_drawn_with_real_features(scene, monkeypatch) -> None:
+def test_mauve_compares_drawn_with_real_features(scene, monkeypatch, network) -> None:
     """At the headline's temperature only; the score itself has tests of its own."""
     models, data, tokenizer = scene
     seen = []
@@ -251,7 +219,7 @@ def test_bounds_alone_are_those_of_the_whole_and_draw_nothing(finished, scene, m
         assert less["stderr"] == pytest.approx(expected, rel=0.2), "paired, and stretches drawn whole"
 
 
-def test_the_control_is_found_in_the_students_provenance(scene, tmp_path) -> None:
+def test_the_control_is_found_in_the_students_provenance(scene, tmp_path, network) -> None:
     models, _, tokenizer = scene
     save(models["teacher"], tmp_path / "teacher")
     from unmask.evaluation.identity import weights_hash
@@ -287,134 +255,6 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
     strange = {**read.models, "student": {**read.models["student"], "sha256": "0"}}
     with pytest.raises(UserError, match="different models by 'student'"):
         merge([read, dataclasses.replace(read, models=strange)])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"steps": [0]}, "from 1 on"),
-        ({"plans": ["goldn"]}, "did you mean 'golden'"),
-        ({"temperatures": [0.0]}, "above 0"),
-        ({"n": 1}, "at least 2"),
-        ({"protocol": "mdml"}, "did you mean 'mdlm'"),
-        ({"mauve": True}, "MAUVE needs"),
-        ({"only_bounds": True}, "bounds alone need held-out text"),
-        ({"only_bounds": True, "data": "sample", "judge": "smollm2"}, "leave --judge"),
-        ({"plans": ["iid@mdlm"], "data": "sample"}, "iid@mdlm fills its last positions by argmax"),
-        ({"models": {}}, "no model"),
-        ({"models": {"parrot": "no-such-folder"}}, "'parrot' is the name of a control"),
-        ({"models": {"real text": "no-such-folder"}}, "'real text' is the name of a control"),
-        ({"models": {"teacher": "ar", "student": "student"}}, "'teacher' is the masked model .* causal: call it ar"),
-        ({"batch": 0}, "batch must be at least 1, not 0"),
-        ({"batch": -1, "only_bounds": True, "data": "sample"}, "batch must be at least 1, not -1"),
-        ({"control_steps": [0]}, "control_steps must be whole numbers from 1 on"),
-        ({"steps": [4, 300]}, f"steps must be at most {LENGTH}, one a token of these models, not 300: .*--steps"),
-        ({"control_steps": [LENGTH + 1]}, f"control_steps must be at most {LENGTH},.*--control_steps"),
-        ({"plans": ["golden", "blocks@mdlm"]}, "blocks take the grids"),
-        ({"split": "test"}, "no held-out text to take the test split of"),
-        ({"wrap": True}, "no held-out text to wrap: give --data"),
-        ({"judge_dtype": "bf16"}, "no judge to run in bf16: give --judge"),
-        ({"protocol": "sdtt"}, "no judge to read by the protocol sdtt: give --judge"),
-        ({"plans": ["golden@{grid}"]}, r"no grid of 8 steps.*--control_steps 4"),
-        ({"judge": "no-such-folder/judge"}, "smollm2"),
-        ({"data": "no-such-folder"}, "no-such-folder"),
-    ],
-)
-def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: str, tmp_path, monkeypatch) -> None:
-    models, _, _ = scene
-    times = {"name": "fitted", "by": "rank", "times": [1.0, 0.7, 0.4, 0.2, 0.0]}
-    (tmp_path / "grid.json").write_text(json.dumps({"grid": times, "plan": "golden"}))
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("work was begun")
-
-    for name in ("sample", "sample_causal", "nelbo", "elbo"):
-        monkeypatch.setattr(workshop, name, refuse)
-    options = {"models": models, "steps": [4], "device": "cpu", **changes}
-    if "models" in changes:
-        options["models"] = {name: models.get(source, source) for name, source in changes["models"].items()}
-    if "plans" in options:
-        options["plans"] = [plan.format(grid=tmp_path / "grid.json") for plan in options["plans"]]
-    with pytest.raises(UserError, match=message) as raised:
-        evaluate(**options)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("names", [["teacher"], ["teacher", "student"]])
-def test_control_steps_that_serve_nobody_are_told(scene, names) -> None:
-    models = {name: scene[0][name] for name in names}
-    results = evaluate(models, [2], control_steps=[4], plans=["iid"], temperatures=[1.0], n=2, device="cpu")
-    drawn = {cell.steps for cell in results.cells if cell.model == "teacher"}
-    assert drawn == ({2} if names == ["teacher"] else {2, 4})
-    assert any("--control_steps did nothing" in note for note in results.notes) == (drawn == {2})
-
-
-@pytest.mark.parametrize(
-    ("length", "plan", "expected"),
-    [
-        (64, "golden", [4, 8, 16, 32, 64]),
-        (40, "golden", [4, 8, 16, 32, 40]),  # up to one a token, as the teacher's steps go
-        (3, "golden", [3]),
-        (40, "golden@{folder}/whole.json", [4, 6]),  # it holds 1 to 6
-        (40, "golden@{folder}/alone.json", [6]),  # and this one nothing but 6
-    ],
-)
-def test_steps_that_nobody_asked_for_are_cut_to_what_there_is(letters, tmp_path, length, plan, expected) -> None:
-    """Asked for in the same call they are refused."""
-    paths = [{"steps": n, "times": [1 - k / n for k in range(n + 1)]} for n in range(1, 7)]
-    grid = {"plan": "golden", "grid": {"name": "fitted", "by": "rank", "times": paths[-1]["times"]}}
-    (tmp_path / "alone.json").write_text(json.dumps(grid))
-    (tmp_path / "whole.json").write_text(json.dumps({**grid, "fitting_half": paths}))
-    models = {"teacher": network(letters(SIZE), 1, length=length)}
-    options = {"plans": [plan.format(folder=tmp_path)], "temperatures": [1.0], "n": 2, "device": "cpu"}
-    results = evaluate(models, **options)
-    assert [cell.steps for cell in results.cells] == results.settings["steps"] == expected
-    said = [note for note in results.notes if "in place of the usual" in note]
-    usual = [4, 8, 16, 32, 64]
-    assert len(said) == (expected != usual)
-    if said:
-        assert said[0].startswith(f"Steps: {' '.join(map(str, expected))} in place of the usual 4 8 16 32 64, since")
-        assert (f"write {length} tokens" in said[0]) == (expected[-1] == length)
-        with pytest.raises(UserError, match=r"steps must be at most|holds no grid of"):
-            evaluate(models, usual, **options)
-
-
-def test_a_judge_that_cannot_read_the_texts_is_refused_before_they_are_drawn(scene, monkeypatch, letters, hand_made):
-    models, _, tokenizer = scene
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("drawn")
-
-    monkeypatch.setattr(workshop, "sample", refuse)
-    teacher = {"teacher": models["teacher"]}
-    with pytest.raises(UserError, match="'sdtt' hands raw token ids"):
-        evaluate(teacher, [4], judge=hand_made(letters(SIZE - 1))[0], protocol="sdtt", device="cpu")
-    with pytest.raises(UserError, match="no end-of-document token"):
-        evaluate(teacher, [4], judge=hand_made(tokenizer, eos=False)[0], protocol="sdtt", device="cpu")
-
-
-def test_a_law_without_likelihood_is_drawn_where_none_is_asked_for(scene) -> None:
-    models, data, _ = scene
-    options = {**OPTIONS, "plans": ["iid@mdlm"], "temperatures": [1.0], "n": 4}
-    results = evaluate({"teacher": models["teacher"]}, [4], data=data, bounds=False, **options)
-    assert [cell.plan for cell in results.where(model="teacher")] == ["iid@mdlm"]
-
-
-def test_the_split_that_was_read_is_recorded(scene) -> None:
-    models, data, _ = scene
-    few = {**OPTIONS, "plans": ["golden"], "n": 3}
-    alone = evaluate({"teacher": models["teacher"]}, [4], data=data, only_bounds=True, **few)
-    assert alone.settings["split"] is None
-    with pytest.raises(UserError, match="no validation split"):
-        evaluate({"teacher": models["teacher"]}, [4], data=data, split="validation", only_bounds=True, **few)
-
-
-def test_too_little_held_out_text_is_said(scene) -> None:
-    models, data, _ = scene
-    options = {**OPTIONS, "plans": ["golden"], "n": 100}
-    alone = evaluate({"teacher": models["teacher"]}, [4], data=data, only_bounds=True, **options)
-    assert len(alone.bounds[0].ratio) == 96
-    assert any("96 blocks of 32 tokens, and n = 100 asks for 100: NELBO is over 96" in note for note in alone.notes)
 
 
 def test_precision_reaches_the_causal_control(scene, monkeypatch) -> None:

@@ -15,6 +15,7 @@ from unmask.evaluation.judges import load_judge
 from unmask.evaluation.report.tables import speed
 from unmask.models.dit import DiT
 from unmask.process.schedule import Cosine, LogLinear
+from unmask.sampling.reveal import Confidence
 
 SIZE, LENGTH = 12, 16
 
@@ -123,3 +124,25 @@ def test_what_is_timed_meets_no_number_of_rows_for_the_first_time(compile, batch
     monkeypatch.setattr(workshop, "sample", recorded)
     evaluate({"teacher": network(letters(SIZE))}, [4], batch=batch, compile=compile, **OPTIONS)
     assert asked == [rows, 8]
+
+
+def test_cells_of_another_rule_of_ties_are_drawn_again(letters, tmp_path, monkeypatch) -> None:
+    asked, draw = [], workshop.sample
+
+    def recorded(*given, reveal, **options):
+        asked.append(reveal)
+        return draw(*given, reveal=reveal, **options)
+
+    monkeypatch.setattr(workshop, "sample", recorded)
+
+    def run() -> list[str]:
+        asked.clear()
+        plans = {"plans": ["golden", "confidence"], "cells": tmp_path / "cells"}
+        evaluate({"teacher": network(letters(SIZE))}, [4], out=tmp_path / "out", **{**OPTIONS, **plans})
+        return asked
+
+    with monkeypatch.context() as before:
+        before.setattr(Confidence, "to_json", lambda rule: {"name": rule.name})
+        assert set(run()) == {"golden", "confidence"}
+    assert set(run()) == {"confidence"}
+    assert not run()

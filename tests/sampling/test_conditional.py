@@ -188,18 +188,21 @@ def test_steps_that_reveal_nothing_cost_nothing(checkpoint):
     assert legacy.record["dtype"] == "legacy_fp32"
 
 
+TIES = {"ties": "chance"}
+
+
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
         ("golden", {"name": "golden"}),
         ("left_to_right", {"name": "left_to_right"}),
-        ("entropy", {"name": "entropy", "score": "entropy", "threshold": None}),
-        (Confidence(threshold=0.2), {"name": "confidence", "score": "probability", "threshold": 0.2}),
+        ("entropy", {"name": "entropy", "score": "entropy", "threshold": None, **TIES}),
+        (Confidence(threshold=0.2), {"name": "confidence", "score": "probability", "threshold": 0.2, **TIES}),
         ("blocks", {"name": "blocks", "size": 32, "inner": {"name": "golden"}}),
         (Blocks(5, Locked("iid")), {"name": "blocks", "size": 5, "inner": {"name": "iid"}}),
         (
             Blocks(4, Confidence("entropy", 2.5)),
-            {"name": "blocks", "size": 4, "inner": {"name": "entropy", "score": "entropy", "threshold": 2.5}},
+            {"name": "blocks", "size": 4, "inner": {"name": "entropy", "score": "entropy", "threshold": 2.5, **TIES}},
         ),
     ],
 )

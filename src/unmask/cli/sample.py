@@ -5,7 +5,7 @@ Text goes to stdout and one line about the run to stderr, so that `unmask sample
 `--json` prints JSON lines. The first is the run: {"kind": "run", ...} with everything that was really used (versions,
 device, model, reveal, plan, grid, NFE, dtype of the draw, seed). `plan` is the reveal plan with its settings:
     {"name": "golden"}, and so on for every plan without settings
-    {"name": "confidence", "score": "probability", "threshold": null}
+    {"name": "confidence", "score": "probability", "threshold": null, "ties": "chance"}
     {"name": "blocks", "size": 32, "inner": {the plan within a block}}
 Under a threshold `steps` and `grid` are null: they were not used. Then one line a sample, in order:
     kind     "sample"

@@ -292,8 +292,9 @@ class Workshop:
 
 def _identity_of(way: Way, steps: int) -> Json:
     """Which law this is: the plan and the times, whatever they are called and wherever a file lies."""
-    grid = way.at(steps)
-    return {"reveal": make_reveal(way.reveal).name, "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
+    grid, plan = way.at(steps), make_reveal(way.reveal)
+    reveal = plan.to_json() if plan.adaptive else plan.name  # settings too: ties once went to the left
+    return {"reveal": reveal, "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
 
 
 def _column(log_q: list[float]) -> Tensor:

@@ -156,7 +156,7 @@ class Confidence:
         return surety >= (self.threshold if self.score == "probability" else -self.threshold)
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, **vars(self)}
+        return {"name": self.name, **vars(self), "ties": "chance"}
 
 
 @dataclass(frozen=True)
