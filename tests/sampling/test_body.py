@@ -18,13 +18,15 @@ L, BATCH, STEPS = 16, 8, 24
 IID = {"reveal": "iid", "grid": "uniform", "batch": BATCH, "device": "cpu"}  # in many steps most rows rest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model() -> DiT:
     torch.manual_seed(0)
     model = DiT(vocab_size=11, length=L, hidden=16, cond=8, blocks=1, heads=2).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.normal_(std=0.5)
+        model.head.linear.weight.mul_(0.2)  # else it would write one word for ever, whatever was computed
+        model.head.linear.bias.zero_()
     return model
 
 
@@ -49,6 +51,7 @@ def test_a_batch_is_compiled_for_its_rows_alone(model: DiT, compiled_for: list[t
     plain = sample(Checkpoint(model), BATCH + 5, STEPS, **IID)
     assert not compiled_for
     compiled = sample(Checkpoint(model), BATCH + 5, STEPS, **IID, compile=True)
+    assert len(plain.tokens.unique()) > 5
     assert set(compiled_for) == {(BATCH, L)}
     assert len(compiled_for) < plain.record["forwards"], "where far fewer rows are touched, they are computed alone"
     assert torch.equal(compiled.tokens, plain.tokens)
@@ -59,6 +62,35 @@ def test_a_batch_is_compiled_for_its_rows_alone(model: DiT, compiled_for: list[t
 def test_fewer_texts_than_a_batch_holds_are_not_padded_to_it(model: DiT, compiled_for: list[tuple[int, int]]) -> None:
     sample(Checkpoint(model), 3, STEPS, **IID, compile=True)
     assert set(compiled_for) == {(3, L)}
+
+
+def test_a_model_is_compiled_once_and_again_when_its_weights_change(
+    model: DiT, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling takes longer than most draws; what was compiled must never write for weights that are gone."""
+    bodies: list[object] = []
+
+    def compiler(function: Callable[..., object], dynamic: bool) -> Callable[..., object]:
+        bodies.extend([] if dynamic else [function])
+        return function
+
+    monkeypatch.setattr(torch, "compile", compiler)
+
+    def drawn(**how: object) -> Tensor:
+        return sample(Checkpoint(model), BATCH, STEPS, **{**IID, **how}).tokens
+
+    first = drawn(compile=True)
+    assert torch.equal(drawn(compile=True), first)
+    assert torch.equal(drawn(compile=True, seed=1), drawn(seed=1))
+    assert len(bodies) == 1
+    with torch.no_grad():
+        model.head.linear.bias.add_(torch.linspace(-3, 3, 11))  # as a step of training would
+    assert not torch.equal(drawn(compile=True), first)
+    assert torch.equal(drawn(compile=True), drawn())
+    assert len(bodies) == 2
+    model.double()
+    assert torch.equal(drawn(compile=True), drawn())
+    assert len(bodies) == 3
 
 
 def test_rows_that_ride_along_are_computed_as_alone(model: DiT, compiled_for: list[tuple[int, int]]) -> None:
@@ -116,3 +148,5 @@ def test_a_replayed_graph_draws_what_the_eager_body_draws(model: DiT) -> None:
     assert torch.equal(compiled.tokens, plain.tokens)
     assert torch.equal(compiled.nfe, plain.nfe)
     torch.testing.assert_close(compiled.log_q, plain.log_q, atol=1e-4, rtol=1e-4)
+    again = sample(Checkpoint(model), BATCH + 5, STEPS, **on_gpu, compile=True)  # by the graph that is there
+    assert torch.equal(again.tokens, plain.tokens)

@@ -9,7 +9,8 @@ import copy
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -26,26 +27,28 @@ _FEATURES = 32 * 1024 * 768  # of a forward on a GPU: 32 rows of the 169M model,
 _FEWER = 2
 
 
+class _Program(NamedTuple):
+    """What runs: a model in its precision on its device, its two calls, and the draw, compiled or not."""
+
+    model: Denoiser
+    features: Callable[[Tensor], Tensor]
+    head: Callable[[Tensor], Tensor]
+    draw: Callable[..., categorical.Draw]
+
+
 class Body:
     """The two calls of a Denoiser, and the draw, as fast as the device allows.
 
     `forwards` counts calls of the body and `rows` the sequences that went through it: NFE is what was really run.
     """
 
-    def __init__(self, model: Denoiser, device: torch.device, compile: bool) -> None:
-        self.model, self.device = model, device
-        self.draw_device = draw_device(device)
+    def __init__(self, program: _Program, device: torch.device) -> None:
+        self.model, self._features, self._head, self.draw = program
+        self.device, self.draw_device = device, draw_device(device)
         self.forwards = self.rows = 0
         # bound the float64 table of a chunk: half a gigabyte on a GPU, 64 MB elsewhere
         budget = 2**29 if device.type == "cuda" else 2**26
-        self.chunk = max(1, budget // (8 * model.vocab_size))
-        self._features: Callable[[Tensor], Tensor] = model.features
-        self._head: Callable[[Tensor], Tensor] = getattr(model, "padded_logits", model.logits)
-        self.draw: Callable[..., categorical.Draw] = categorical.draw
-        if compile:
-            self._features = _Compiled(model.features)
-            self._head = torch.compile(self._head, dynamic=True)
-            self.draw = torch.compile(categorical.draw, dynamic=True)
+        self.chunk = max(1, budget // (8 * self.model.vocab_size))
 
     @property
     def precision(self) -> str:
@@ -145,12 +148,42 @@ def _graph(function: Callable[[Tensor], Tensor], source: Tensor) -> Callable[[],
 def prepare(model: Denoiser, place: torch.device, precision: Precision = "auto", compile: bool = False) -> Body:
     """A model ready to sample. Models that are not networks (oracles) are used as they are, on the CPU."""
     if not isinstance(model, nn.Module):
-        return Body(model, torch.device("cpu"), False)
+        return Body(_program(model), torch.device("cpu"))
     half = is_half(precision, place)
+    return Body(_compiled(model, place, half) if compile else _program(_ready(model, place, half)), place)
+
+
+def _ready(model: Denoiser, place: torch.device, half: bool) -> Denoiser:
+    """A copy of the model there; the caller's stays where it is, and in its mode."""
+    assert isinstance(model, nn.Module)
     if isinstance(model, DiT):
-        weights = next(model.parameters())
-        dtype = torch.bfloat16 if half else weights.dtype
-        folded = FoldedDiT(model, dtype)
-        return Body(folded.to(place), place, compile)
-    own = copy.deepcopy(model).to(place).eval()  # the caller's model stays where it is, and in its mode
-    return Body(own.to(torch.bfloat16) if half else own, place, compile)
+        return FoldedDiT(model, torch.bfloat16 if half else next(model.parameters()).dtype).to(place)
+    own = copy.deepcopy(model).to(place).eval()
+    return own.to(torch.bfloat16) if half else own
+
+
+def _program(model: Denoiser) -> _Program:
+    return _Program(model, model.features, getattr(model, "padded_logits", model.logits), categorical.draw)
+
+
+# compiling takes longer than most draws: once for a model's weights, not once a call
+_KEPT: WeakKeyDictionary[nn.Module, tuple[object, _Program]] = WeakKeyDictionary()
+
+
+def _compiled(model: Denoiser, place: torch.device, half: bool) -> _Program:
+    """Compiled for the model as it is now; kept as long as it lives, and made again once its weights have changed."""
+    assert isinstance(model, nn.Module)
+    weights = [*model.parameters(), *model.buffers()]
+    tells = not any(w.is_inference() for w in weights)  # weights made in inference mode never say that they changed
+    now = (place, half, [(w.data_ptr(), w._version) for w in weights]) if tells else None
+    then, program = _KEPT.get(model, (None, None))
+    if program is None or now is None or then != now:
+        plain = _program(_ready(model, place, half))
+        program = _Program(
+            plain.model,
+            _Compiled(plain.features),
+            torch.compile(plain.head, dynamic=True),
+            torch.compile(plain.draw, dynamic=True),
+        )
+        _KEPT[model] = now, program
+    return program
