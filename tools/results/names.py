@@ -14,6 +14,7 @@ PLANS = {
     "stride": "stride",
     "dilated": "dilated",
     "confidence": "confidence",
+    "confidence_left": "confidence, ties to the left",  # as it was before chance decided between equally sure positions
 }
 
 
