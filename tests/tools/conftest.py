@@ -82,7 +82,6 @@ def write(
 
 STUDIES = """
 plans:
-  title: Plans without training
   status: planned
   missing: the second judge ran out of time
   commands: [unmask evaluate --config study-plans]
@@ -91,7 +90,6 @@ plans:
     plans-one: {out: plans}
     plans-two: {out: nowhere}
 headline:
-  title: The headline
   status: planned
   samples: 16
   runs:

@@ -238,7 +238,7 @@ def test_seeds_of_an_arm_are_one_row_and_a_margin_must_hold_for_all(made_up, tmp
     house.mkdir(parents=True)
     write_results(replace(found, cells=cells, bounds=[]), tmp_path / "results.json")
     (house / "studies.yaml").write_text(
-        f"headline: {{title: A, status: partial, samples: 4, runs: {{one: {{out: {tmp_path}}}}}}}"
+        f"headline: {{status: partial, samples: 4, runs: {{one: {{out: {tmp_path}}}}}}}"
     )
     slim([tmp_path], house / "one.json")
     blocks = headline(read_studies(house)[0])

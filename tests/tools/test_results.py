@@ -85,9 +85,9 @@ def test_what_is_missing_is_said(house, made_up):
     assert "1 of 4 not run (–)." in text
     assert row(text, "golden")[0] == "–"
     assert "**Partial.** Every run is there, but nobody has called it complete." in text
-    edit(house, "The headline\n  status: planned", "The headline\n  status: complete")
+    edit(house, "headline:\n  status: planned", "headline:\n  status: complete")
     tool(house, "page")
-    assert "### The headline\n\n**Complete.**\n" in page(house)
+    assert "<!-- begin headline -->\n**Complete.**\n" in page(house)
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,17 @@ def test_a_students_r_stands_beside_the_teachers_at_its_best_temperature(house, 
     assert shown == [f"{gaps[best]['value']:.3f} ± {half:.3f}<br>T = {best:g}"]
 
 
+def test_a_difference_to_another_plan_is_not_shown_as_one_to_the_first(house, made_up):
+    """Two runs of one text, one listing golden first: what it says of iid less golden has no place in this table."""
+    made_up.write(house / "two", {"teacher": 0.0}, ["golden", "iid"], [64], [1.0])
+    edit(house, "plans-two: {out: nowhere}", "plans-two: {out: two}")
+    assert (tool(house, "slim"), tool(house, "page")) == (0, 0)
+    table = page(house).split("**N-step NELBO, held-out prose.**")[1].split("\n\n**")[0]
+    assert "less that of iid (published) on the same texts" in table
+    assert ["<br>" in place for place in row(table, "golden")] == [True, True, False]  # 8, 32 and 64 steps
+    assert ["<br>" in place for place in row(table, "iid (published)")] == [False, False, False]
+
+
 def test_a_mark_without_its_end_is_refused(house, capsys):
     path = house / "docs" / "results.md"
     path.write_text(page(house).replace("<!-- end plans -->\n", ""), encoding="utf-8")
@@ -184,7 +195,7 @@ def test_the_readme_has_the_headline_in_brief(house):
     assert "| Gen PPL at equal entropy | path gap R at equal entropy | N-step NELBO |" in text
     assert "at T = 1" not in text
     assert "](docs/figures/headline-a-judge.svg)" in text
-    assert "](docs/results.md#the-headline)" in text
+    assert "](docs/studies/headline.md)" in text
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
@@ -207,8 +218,9 @@ def test_every_command_of_the_studies_is_one_that_unmask_takes(capsys):
             capsys.readouterr()
 
 
-def test_the_committed_page_is_what_the_committed_files_give(tmp_path):
-    """Nobody typed a number: filling the page again changes nothing."""
+def test_the_committed_pages_are_what_the_committed_files_give(tmp_path):
+    """Nobody typed a number: filling the pages again changes nothing."""
+    from tools.results.__main__ import pages
     from tools.results.page import draw, fill
     from tools.results.slim import LIMIT
     from tools.results.studies import read_studies
@@ -217,14 +229,12 @@ def test_the_committed_page_is_what_the_committed_files_give(tmp_path):
     studies = read_studies(docs / "results")
     for path in docs.glob("results/*.json"):
         assert len(path.read_bytes()) <= LIMIT
-    twin = tmp_path / "docs" / "results.md"
-    twin.parent.mkdir()
-    twin.write_text((docs / "results.md").read_text(encoding="utf-8"), encoding="utf-8")
-    readme = tmp_path / "README.md"
-    readme.write_text((docs.parent / "README.md").read_text(encoding="utf-8"), encoding="utf-8")
     pictures = draw(studies, tmp_path / "docs" / "figures")
-    for page in (twin, readme):
-        assert not fill(page, studies, pictures, tmp_path / "docs" / "results")
+    for path in pages(docs):
+        twin = tmp_path / path.relative_to(docs.parent)
+        twin.parent.mkdir(parents=True, exist_ok=True)
+        twin.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+        assert not fill(twin, studies, pictures, tmp_path / "docs" / "results")
     assert {path.name for path in (tmp_path / "docs" / "figures").iterdir()} <= {
         path.name for path in (docs / "figures").iterdir()
     }

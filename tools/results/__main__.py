@@ -19,6 +19,11 @@ from unmask.base.errors import UserError, unknown
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def pages(docs: Path) -> list[Path]:
+    """What there is to fill in: the page of results, one for each study, and the README."""
+    return [docs / "results.md", *sorted(docs.glob("studies/*.md")), docs.parent / "README.md"]
+
+
 def slim_runs(studies: list[Study], results: Path, name: str | None, paths: list[Path]) -> None:
     """Slim one run, from where its command leaves it or from the paths given; without a name, all that is there."""
     from tools.results.slim import file_of, slim
@@ -53,7 +58,7 @@ def run_studies(
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.results", description=__doc__)
     parser.add_argument(
-        "--docs", type=Path, default=ROOT / "docs", help="the folder of results/, figures/ and results.md"
+        "--docs", type=Path, default=ROOT / "docs", help="the folder of results.md, studies/, results/ and figures/"
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
     small = verbs.add_parser("slim", help="keep of results.json what the tables need, as docs/results/NAME.json")
@@ -72,7 +77,12 @@ def main(words: list[str] | None = None) -> int:
         "--program", type=shlex.split, default=[sys.executable, "-m", "unmask"], help="how unmask is called"
     )
     page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figures")
-    page.add_argument("pages", nargs="*", type=Path, help="pages (default: docs/results.md and README.md beside docs)")
+    page.add_argument(
+        "pages",
+        nargs="*",
+        type=Path,
+        help="pages (default: docs/results.md, docs/studies/*.md and the README beside docs)",
+    )
     given = parser.parse_args(words)
     results = given.docs / "results"
     try:
@@ -86,7 +96,7 @@ def main(words: list[str] | None = None) -> int:
         for study in studies:
             check_complete(study, results)
         pictures = draw(studies, given.docs / "figures")
-        for path in given.pages or [given.docs / "results.md", given.docs.parent / "README.md"]:
+        for path in given.pages or pages(given.docs):
             print(f"{path}: {'filled in' if fill(path, studies, pictures, results) else 'unchanged'}")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

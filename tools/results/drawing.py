@@ -1,4 +1,4 @@
-"""How the figures of docs/results.md look: colours, a look for every plan, sheets, axes, legends, the SVG they become.
+"""How the figures of the studies look: colours, a look for every plan, sheets, axes, legends, the SVG they become.
 
 The same drawing gives the same bytes. A figure follows the reader's light or dark scheme and brings its own ground, so
 that it can be read on any page; where a viewer knows no style sheets it is the light one. Refuses to know records of

@@ -1,4 +1,4 @@
-"""The figures of docs/results.md, drawn from records: NELBO against steps, the frontier, the students, the headline.
+"""The figures of the studies, drawn from records: NELBO against steps, the frontier, the students, the headline.
 
 The same records give the same bytes. Refuses to know files, and how a figure looks (drawing.py).
 """

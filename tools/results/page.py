@@ -1,4 +1,4 @@
-"""docs/results.md filled in: what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` comes from the studies.
+"""Pages filled in: what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` comes from the studies.
 
 NAME is a study (all of it) or STUDY/BLOCK (one part, where prose is to stand between the parts). Text outside the marks
 is never touched. Refuses to know where numbers come from.
@@ -83,8 +83,8 @@ def _parts(study: Study, here: Path, pictures: Mapping[str, Sequence[Path]], res
     shown = [f"![{ALT[path.stem.split('-')[0]]}]({_link(path, here)})" for path in pictures[study.name]]
     parts = {"status": status(study), "about": study.about.strip(), "figures": "\n\n".join(shown), **blocks}
     parts |= {"samples": _samples(study), "facts": _facts(study, here, results)}
-    whole = "\n\n".join(part for part in (f"### {study.title}", *parts.values()) if part)
-    more = f"{_link(results.parent / 'results.md', here)}#{_anchor(study.title)}"
+    whole = "\n\n".join(part for part in parts.values() if part)
+    more = _link(results.parent / "studies" / f"{study.name}.md", here)
     ending = f"{STATUS[study.state]}: [what is missing, all of it, and the commands]({more})."
     parts["brief"] = "\n\n".join([*shown[:1], *(table.markdown() for table in brief), ending])
     empty = f"*{STATUS[study.state]}.*"
@@ -93,11 +93,6 @@ def _parts(study: Study, here: Path, pictures: Mapping[str, Sequence[Path]], res
 
 def _link(path: Path, here: Path) -> str:
     return Path(os.path.relpath(path, here)).as_posix()
-
-
-def _anchor(title: str) -> str:
-    """What a heading is called in a link to it."""
-    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
 def status(study: Study) -> str:

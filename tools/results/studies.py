@@ -1,4 +1,4 @@
-"""The studies that docs/results.md tells of: studies.yaml, and the records in the slim files it names.
+"""The studies that docs/ tells of: studies.yaml, and the records in the slim files it names.
 
 Refuses to know tables.
 """
@@ -108,7 +108,6 @@ class Study:
     """One entry of studies.yaml, with those of its runs that were made."""
 
     name: str
-    title: str
     about: str
     status: str
     missing: str
@@ -155,7 +154,7 @@ def read_studies(folder: Path) -> list[Study]:
 
 
 def _study(name: str, said: Json, folder: Path) -> Study:
-    allowed = ("title", "about", "status", "missing", "commands", "samples", "runs")
+    allowed = ("about", "status", "missing", "commands", "samples", "runs")
     for key in said:
         if key not in allowed:
             raise unknown(f"field of the study {name}", key, allowed)
@@ -164,7 +163,7 @@ def _study(name: str, said: Json, folder: Path) -> Study:
     runs = [_run(run, about) for run, about in (said.get("runs") or {}).items()]
     slims = [Slim(run, _read(folder / f"{run.name}.json")) for run in runs if (folder / f"{run.name}.json").is_file()]
     return Study(
-        name, said["title"], said.get("about") or "", said["status"], said.get("missing") or "",
+        name, said.get("about") or "", said["status"], said.get("missing") or "",
         said.get("commands") or [], said["samples"], runs, slims,
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """The tables of each study, declared: which records, what are rows, columns and cells.
 
-A section is a mapping from block names to tables; docs/results.md takes a whole section or single blocks. Refuses to
+A section is a mapping from block names to tables; a page takes a whole section or single blocks. Refuses to
 know files and pages.
 """
 
@@ -12,8 +12,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from tools.results.names import plan_name, plan_order
-from tools.results.pivot import NOTHING, Record, Table, beside, ends, forwards, pivot, score
-from tools.results.studies import Study
+from tools.results.pivot import NOTHING, Cell, Record, Table, beside, ends, forwards, pivot, score
+from tools.results.studies import METHODS, Study
 
 Blocks = dict[str, list[Table]]
 HALF = "± is half the 95% interval."
@@ -84,14 +84,20 @@ def nelbo(study: Study, text: str) -> Table | None:
     bounds = [r for r in study.bounds(text) if r["role"] == "teacher"]
     whole = next((r for r in bounds if r["plan"] is None), None)
     note = "Nats per token; no judge." + (f" ELBO: {NATS([whole])}." if whole else "")
-    if to := next((r["to"] for r in bounds if "to" in r), None):
+    to = next((r["to"] for r in bounds if "to" in r), None)
+    if to is not None:
         note += f" Second line: less that of {plan_name(to)} on the same texts, 95%."
     told = [r for r in bounds if r["plan"]]
-    return by_plan(told, title=f"N-step NELBO, held-out {text}", note=note, cell=beside(NATS, _less_than_first))
+    return by_plan(told, title=f"N-step NELBO, held-out {text}", note=note, cell=beside(NATS, _less_than(to)))
 
 
-def _less_than_first(records: Sequence[Record]) -> str:
-    return ends(records[0]["less"], 4, sign=True) if "less" in records[0] else ""
+def _less_than(plan: str | None) -> Cell:
+    """The paired difference to that plan; a run that had another one first says nothing of it."""
+
+    def words(records: Sequence[Record]) -> str:
+        return ends(records[0]["less"], 4, sign=True) if plan and records[0].get("to") == plan else ""
+
+    return words
 
 
 def grids(study: Study) -> Blocks:
@@ -286,4 +292,4 @@ def _last(study: Study) -> int:
 
 def ablation(study: Study) -> Blocks:
     """Variants of one method after round 1."""
-    return {"variants": students(study, lambda r: True, "After round 1")}
+    return {"variants": students(study, lambda r: r["round"] == 1 and r["method"] == METHODS["mcd"], "After round 1")}
