@@ -123,6 +123,22 @@ def test_students_are_drawn_only_beside_a_teacher_that_was_cooled(house, made_up
         assert list(figures(rounds)) == drawn
 
 
+def test_mauve_is_drawn_where_it_was_measured(house):
+    from tools.results.figures import figures
+    from tools.results.studies import read_studies
+
+    def drawn() -> list[str]:
+        tool(house, "slim")
+        return list(figures(read_studies(house / "docs" / "results")[0]))
+
+    assert drawn() == ["nelbo", "frontier-a-judge"]
+    whole = read_results(house / "plans")
+    known = {"mauve": {"value": 0.5, "low": 0.4, "high": 0.6, "unit": "MAUVE", "count": 16}}
+    cells = [replace(cell, scores={**cell.scores, **known}) for cell in whole.cells]
+    write_results(replace(whole, cells=cells), house / "plans" / "results.json")
+    assert drawn() == ["nelbo", "frontier-a-judge", "mauve-a-judge"]
+
+
 def test_a_students_r_stands_beside_the_teachers_at_its_best_temperature(house, made_up):
     edit(house, "headline:", "rounds:")
     text = (house / "docs" / "results.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The figures of the studies, drawn from records: NELBO against steps, the frontier, the students, the headline.
+"""The figures of the studies, drawn from records: scores against steps, the frontier, the students, the headline.
 
 The same records give the same bytes. Refuses to know files, and how a figure looks (drawing.py).
 """
@@ -31,7 +31,7 @@ from tools.results.drawing import (
 )  # fmt: skip
 from tools.results.headline import MARGIN
 from tools.results.match import COOLED, IID_ORDER, by_arm
-from tools.results.names import plan_name, plan_order
+from tools.results.names import SUPERSEDED, plan_name, plan_order
 from tools.results.pivot import Record
 from tools.results.studies import Slim, Study
 from tools.results.tables import label
@@ -62,6 +62,7 @@ def figures(study: Study) -> dict[str, bytes]:
             found["nelbo"] = nelbo(study)
             for judge in study.judged():
                 found[f"frontier-{_slug(judge)}"] = frontier(study, judge)
+                found[f"mauve-{_slug(judge)}"] = mauve(study, judge)
         if study.name == "rounds":
             for judge in study.judged():
                 found[f"students-{_slug(judge)}"] = students(study, judge)
@@ -75,7 +76,7 @@ def _slug(judge: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", judge.lower()).strip("-")
 
 
-# --- the four --------------------------------------------------------------------------------------------------------
+# --- the five --------------------------------------------------------------------------------------------------------
 
 
 def nelbo(study: Study) -> bytes | None:
@@ -84,6 +85,8 @@ def nelbo(study: Study) -> bytes | None:
     if slim is None:
         return None
     curves = {plan: curve for (model, plan), curve in _curves(slim, "nelbo").items() if model == "teacher"}
+    curves |= _beyond(study, curves)
+    curves = {plan: curve for plan, curve in curves.items() if plan not in SUPERSEDED}
     figure, axes = sheet(2, 3.9)
     for axis in axes:
         for plan, look in looks(list(curves)).items():
@@ -97,9 +100,48 @@ def nelbo(study: Study) -> bytes | None:
     return svg(figure)
 
 
+def _beyond(study: Study, curves: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
+    """Plans that another run has on fewer texts: a plan drawn here, and what that run has them apart from it."""
+    found: dict[str, list[Point]] = {}
+    for r in study.bounds("prose"):
+        if r["role"] != "teacher" or r["plan"] in curves or "less" not in r:
+            continue
+        base = next((p.score[0] for p in curves.get(r["to"], ()) if p.steps == r["steps"]), None)
+        if base is not None:
+            found.setdefault(r["plan"], []).append(Point(r["steps"], r["nfe"], [base + end for end in r["less"]]))
+    return found
+
+
+def mauve(study: Study, judge: str) -> bytes | None:
+    """R and MAUVE of the teacher's plans against steps, at the headline's temperature; where there is MAUVE."""
+    cells = [r for r in _largest(study.cells(judge)) if r["hot"] and r["role"] == "teacher" and r.get("mauve")]
+    if len({r["steps"] for r in cells}) < 2:
+        return None
+    figure, axes = sheet(2, 3.9)
+    for axis, score, title in zip(
+        axes, ("path_gap", "mauve"), (PANELS["path_gap"], f"MAUVE, features of {judge}"), strict=True
+    ):
+        for plan, look in looks(list({r["plan"] for r in cells})).items():
+            mine = sorted((r for r in cells if r["plan"] == plan), key=lambda r: r["steps"])
+            _line(axis, [Point(r["steps"], r["nfe"], r[score]) for r in mine], look, plan_name(plan), "steps")
+        steps_axis(axis, [r["steps"] for r in cells], "steps N")
+        axis.set_title(title, pad=6)
+    legend(figure, axes[0])
+    return svg(figure)
+
+
+def _largest(records: Sequence[Record]) -> list[Record]:
+    """Of what was measured twice the one with more texts."""
+    found: dict[tuple[Any, ...], Record] = {}
+    for r in records:
+        place = tuple(r[name] for name in ("model", "plan", "steps", "temperature"))
+        found[place] = max(found.get(place, r), r, key=lambda one: one["n"])
+    return list(found.values())
+
+
 def frontier(study: Study, judge: str) -> bytes | None:
     """Gen PPL against entropy along the temperatures of each plan, at 8 and at 32 steps; not of one temperature."""
-    cells = [r for r in study.cells(judge) if r.get("gen_ppl")]
+    cells = [r for r in _largest(study.cells(judge)) if r.get("gen_ppl") and r["plan"] not in SUPERSEDED]
     drawn = [r for r in cells if r["role"] == "teacher" and r["steps"] in (8, 32)]
     panels = sorted({r["steps"] for r in drawn})
     if len({r["temperature"] for r in drawn}) < 2:

@@ -14,8 +14,9 @@ PLANS = {
     "stride": "stride",
     "dilated": "dilated",
     "confidence": "confidence",
-    "confidence_left": "confidence, ties to the left",  # as it was before chance decided between equally sure positions
+    "confidence_left": "confidence, ties to the left",
 }
+SUPERSEDED = ("confidence_left",)  # in tables alone: confidence before chance decided between equally sure positions
 
 
 @dataclass(frozen=True)

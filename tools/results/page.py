@@ -33,6 +33,7 @@ SECTIONS: dict[str, Callable[[Study], Blocks]] = {
 }
 ALT = {
     "nelbo": "N-step NELBO of the teacher against steps, a line for each plan",
+    "mauve": "Path gap R and MAUVE of the teacher against steps, a line for each plan",
     "frontier": "Gen PPL against entropy along the temperatures of each plan",
     "students": "Students from round to round: Gen PPL and entropy, beside the teacher along its temperatures",
     "headline": "Each score against forwards a text; lower and further left is better",
