@@ -199,6 +199,8 @@ def test_a_gguf_file_is_unpacked_once(bpe, tmp_path, monkeypatch):
     assert gen_ppl(texts, judge, protocol="mdlm").ppl.value == pytest.approx(
         math.exp(float(nll_B.sum()) / 69), rel=1e-4
     )
+    read = judge.features(texts.tokens_TL) @ model.lm_head.weight.T  # what MAUVE sees is what the head reads
+    assert torch.allclose(read, model(texts.tokens_TL).logits, atol=1e-3)
     monkeypatch.setitem(sys.modules, "gguf", None)  # the second time it is not needed any more
     again = load_judge(path, device="cpu")
     assert (again.id, again.context) == (judge.id, 64)

@@ -58,7 +58,7 @@ class Judge:
     device: torch.device
     dtype: str
     encode: Callable[[Sequence[str]], list[list[int]]]  # without special tokens
-    logits: Callable[[Tensor], Tensor]  # ids_BT -> logits_BTV of the next token, float32 or better
+    logits: Callable[[Tensor], Tensor]  # ids_BT -> logits_BTV of the next token, as the model gives them
     features: Callable[[Tensor], Tensor]  # ids_BT -> h_BTD, of the last layer
 
     @property
@@ -216,14 +216,14 @@ def _transformers(source: str, name: str, device: torch.device, dtype: str) -> J
 
     def logits(ids_BT: Tensor) -> Tensor:
         ids_BT = ids_BT.to(device)
-        return network(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False).logits.float()
+        found: Tensor = network(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False).logits
+        return found
 
     def features(ids_BT: Tensor) -> Tensor:
         ids_BT = ids_BT.to(device)
-        seen = network(
-            input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False, output_hidden_states=True
-        )
-        return seen.hidden_states[-1].float()
+        body = network.base_model  # what the head reads: a table of all states would be made for nothing
+        seen = body(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False).last_hidden_state
+        return torch.as_tensor(seen).float()
 
     judge = Judge(
         name=name,

@@ -175,8 +175,7 @@ def _lead(judge: Judge, window: _Window, reading: Reading) -> list[int]:
 def _batches(judge: Judge, asked: Sequence[_Window]) -> Iterator[list[_Window]]:
     """Windows that go through together: a bound on the table of logits, 2 GiB of float32 on a GPU, 128 MiB elsewhere.
 
-    At 256 tokens a text that is 40 texts of SmolLM2 in a forward, and 256 of a judge with 8k tokens. Two to three such
-    tables stand at once.
+    At 256 tokens a text that is 40 texts of SmolLM2 in a forward, and 256 of a judge with 8k tokens.
     """
     budget = 2**29 if judge.device.type == "cuda" else 2**25
     most = max((window.end - window.start for window in asked), default=1)
@@ -191,10 +190,12 @@ def _score(judge: Judge, rows: Sequence[Sequence[int]], counted_BT: Tensor, entr
     if not counted_BT.shape[1]:
         return torch.zeros(len(rows), 3, dtype=torch.float64)
     ids_BT = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    log_p_BTV = judge.logits(ids_BT[:, :-1]).log_softmax(-1)
-    nll_BT = -log_p_BTV.gather(-1, ids_BT[:, 1:, None].to(log_p_BTV.device))[..., 0].cpu().double()
+    logits_BTV = judge.logits(ids_BT[:, :-1])
+    next_BT = ids_BT[:, 1:].to(logits_BTV.device)
+    # one text after the other: of all further tables only one text's stands at a time, small enough for a GPU's cache
+    said_BNT = torch.stack([_said(logits_BTV[b], next_BT[b], entropy) for b in range(len(rows))]).cpu().double()
     within_BT = torch.arange(1, ids_BT.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
-    found = [nll_BT, _entropy(log_p_BTV)] if entropy else [nll_BT]
+    found = said_BNT.unbind(1)
     if not all(bool(value_BT[within_BT].isfinite().all()) for value_BT in found):
         raise UserError(
             f"the judge {judge.name!r} gave NaN, or no probability at all, for a token of a text: load it "
@@ -204,10 +205,17 @@ def _score(judge: Judge, rows: Sequence[Sequence[int]], counted_BT: Tensor, entr
     return torch.stack([nll_B, counted_BT.sum(1), *(entropy_B or [torch.full_like(nll_B, torch.nan)])], dim=1)
 
 
-def _entropy(log_p_BTV: Tensor) -> Tensor:
+def _said(logits_TV: Tensor, next_T: Tensor, entropy: bool) -> Tensor:
+    """Of a text's tokens -log p, and where it is wanted the judge's entropy, in float32 or better: (1 or 2, T)."""
+    log_p_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32)).log_softmax(-1)
+    nll_T = -log_p_TV.gather(-1, next_T[:, None])[:, 0]
+    return torch.stack([nll_T, _entropy(log_p_TV)] if entropy else [nll_T])
+
+
+def _entropy(log_p_TV: Tensor) -> Tensor:
     """-sum p log p; takes the table along with it. What has no probability adds nothing: 0 log 0 is 0, not NaN."""
-    p_BTV = log_p_BTV.exp()
-    return -p_BTV.mul_(log_p_BTV.clamp_(min=torch.finfo(log_p_BTV.dtype).min)).sum(-1).cpu().double()
+    p_TV = log_p_TV.exp()
+    return -p_TV.mul_(log_p_TV.clamp_(min=torch.finfo(log_p_TV.dtype).min)).sum(-1)
 
 
 def sums(judged: Sequence[Judged]) -> Tensor:
