@@ -1,4 +1,5 @@
-"""The command `unmask`: finds the verb, runs it, and turns every user's mistake into one line and exit code 2.
+"""The command `unmask`: finds the verb, runs it, and turns every user's mistake, and a memory that is too small, into
+one line and exit code 2.
 
 Verbs are imported only when they are called, so that `unmask --help` answers at once.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from typing import NoReturn
 
@@ -32,6 +34,18 @@ BENCHES = {
     "sampler": ("unmask.bench.sampler:sampler", "our sampler against the published one, per forward"),
     "distill": ("unmask.bench.distill:distill", "our distillation step against the plain one: speed and memory"),
     "plans": ("unmask.bench.plans:plans", "every reveal plan's own error on sources whose law is known exactly"),
+}
+
+_MICRO = "give a smaller --micro_batch (without one, a process takes its whole share of --batch); the run then goes on"
+_BATCH = "give a smaller --batch"
+SMALLER = {  # what to ask for where memory has run out, by command
+    "unmask train": _MICRO,
+    "unmask distill": _MICRO,
+    "unmask sample": f"{_BATCH}: the samples stay the same",
+    "unmask evaluate": f"{_BATCH}; if it is the judge that is too large, --judge_dtype bf16 or a smaller --judge",
+    "unmask fit-grid": _BATCH,
+    "unmask bench sampler": _BATCH,
+    "unmask bench distill": f"{_BATCH} or --length",
 }
 
 
@@ -66,9 +80,26 @@ def run(argv: list[str]) -> int:
     from unmask.cli.parser import CommandLine
 
     module, name = choices[argv[0]][0].split(":")
-    function = getattr(importlib.import_module(module), name)
-    CommandLine(function, f"{program} {argv[0]}").call(argv[1:])
+    function, command = getattr(importlib.import_module(module), name), f"{program} {argv[0]}"
+    try:
+        CommandLine(function, command).call(argv[1:])
+    except RuntimeError as error:
+        if told := _out_of_memory(error, command):
+            raise told from error
+        raise
     return 0
+
+
+def _out_of_memory(error: RuntimeError, command: str) -> UserError | None:
+    """One line for a memory that has run out; None for an error of another kind.
+
+    It is known by its words: only CUDA's allocator has a class for it, MPS and the CPU have none.
+    """
+    if not re.search(r"out of memory|allocate memory", str(error)):
+        return None
+    asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(error))
+    detail = f" ({asked[1]} more were asked for)" if asked else ""
+    return UserError(f"out of memory{detail}: {SMALLER.get(command, 'free some of it, or take a smaller model')}")
 
 
 def main(argv: list[str] | None = None) -> int:
