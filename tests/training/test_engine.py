@@ -349,6 +349,17 @@ def test_a_damaged_state_says_what_to_remove_and_then_the_run_goes_on(model, tra
     assert trainer(steps=6).fit(model, MDLM(), corpus).provenance["step"] == 6
 
 
+def test_a_state_that_finds_no_room_on_the_device_is_not_called_damaged(model, trainer, corpus, monkeypatch):
+    trainer(steps=2).fit(model, MDLM(), corpus)
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("unmask.parallel.state._fill", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        trainer(steps=4).fit(model, MDLM(), corpus)
+
+
 def test_what_does_not_go_together_is_refused(model, trainer, corpus, tmp_path):
     with pytest.raises(UserError, match="13 tokens are longer than the model's 12"):
         trainer().fit(model, MDLM(), Loader([ShardSet.open(corpus)], 13))

@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def _fill(path: Path, tensors: Mapping[str, Tensor], index: dict[str, Any]) -> N
     """Copy the rows this process holds out of whichever files have them."""
     if missing := sorted(tensors.keys() ^ index["tensors"].keys()):
         raise UserError(f"it has other tensors than this run ({missing[0]}, {len(missing)} in all)")
-    opened: dict[str, Any] = {}
+    opened = cache(lambda file: safe_open(path / file, framework="pt"))  # a file holds hundreds of tensors
     for name, tensor in tensors.items():
         entry = index["tensors"][name]
         if entry["shape"] != list(tensor.shape) or entry["dtype"] != _DTYPES[tensor.dtype]:
@@ -188,7 +189,7 @@ def _fill(path: Path, tensors: Mapping[str, Tensor], index: dict[str, Any]) -> N
             low, high = max(here.start, part["rows"][0]), min(here.stop, part["rows"][1])
             if low >= high:
                 continue
-            file = opened.setdefault(part["file"], safe_open(path / part["file"], framework="pt"))
+            file = opened(part["file"])
             if tensor.ndim == 0:
                 here.values.copy_(file.get_tensor(name))
             else:
@@ -208,6 +209,8 @@ def load_state(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[
         try:
             _check_files(path, index["files"], ranks)
             _fill(path, tensors, index)
+        except torch.OutOfMemoryError:  # no fault of the state, which nobody should remove for it
+            raise
         except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
             raise UserError(f"{type(error).__name__}: {error}") from error
 
