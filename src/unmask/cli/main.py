@@ -129,10 +129,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def leave(code: int) -> NoReturn:
     """End this process, with what it printed. One of several (torchrun) ends at once, without Python's own teardown:
-    torch's caches keep the process group, and with it gloo's threads, beyond `destroy_process_group`; a thread that
-    lets go of its last tensor while the interpreter is taken down aborts the process (SIGABRT) after all work is done.
+    gloo's threads live as long as the process; one that lets go of its last tensor while the interpreter is taken down
+    aborts it (SIGABRT) after all work is done.
     """
     if "RANK" in os.environ:
+        if ranks := sys.modules.get("unmask.parallel.ranks"):  # else nobody has joined, and torch need not be loaded
+            ranks.part()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

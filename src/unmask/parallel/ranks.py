@@ -8,8 +8,10 @@ Refuses to know what is summed or said.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,15 +111,21 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
 
 @contextmanager
 def joined(device: str = "auto") -> Iterator[Ranks]:
-    """Join the processes that torchrun started, or stand alone. Leaves the group at the end if it was started here."""
-    if dist.is_available() and dist.is_initialized():
-        place = pick_device(device, int(os.environ.get("LOCAL_RANK", "0")))
-        yield Ranks(dist.get_rank(), dist.get_world_size(), place, grouped=True)
-        return
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        yield Ranks(0, 1, pick_device(device))
-        return
-    place = pick_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    """Join the processes that torchrun started, or stand alone.
+
+    Who has joined stays in the group until the process ends. To leave and join again is a race, which `connection
+    refused` ends: torchrun's store still tells the addresses of the group before.
+    """
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if not (dist.is_available() and dist.is_initialized()):
+        if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+            yield Ranks(0, 1, pick_device(device))
+            return
+        _join(pick_device(device, local))
+    yield Ranks(dist.get_rank(), dist.get_world_size(), pick_device(device, local), grouped=True)
+
+
+def _join(place: torch.device) -> None:
     if place.type == "mps":
         raise UserError("several processes need CUDA or the CPU: use --device cpu")
     if place.type == "cuda":
@@ -125,7 +133,15 @@ def joined(device: str = "auto") -> Iterator[Ranks]:
     dist.init_process_group(
         "nccl" if place.type == "cuda" else "gloo", timeout=PATIENCE, device_id=place if place.type == "cuda" else None
     )
-    try:
-        yield Ranks(dist.get_rank(), dist.get_world_size(), place, grouped=True)
-    finally:
+    atexit.register(part)
+
+
+def part() -> None:
+    """Leave the group, at the end of the process.
+
+    First gloo's threads let go of what they hold, for which they need Python's lock. The group's destructor waits for
+    them with the lock in its hand: right after the last word, one run in four of torch 2.6 would never end.
+    """
+    if dist.is_available() and dist.is_initialized():
+        time.sleep(0.05)
         dist.destroy_process_group()
