@@ -67,7 +67,8 @@ def pretrained(source: str, name: str, what: str, choices: str, **how: Any) -> t
 
     def load(**more: Any) -> tuple[Any, Any]:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **how, **more)
-        return getattr(transformers, what).from_pretrained(source, dtype=torch.float32, **how, **more), tokenizer
+        # by the name that versions before 4.56 know too
+        return getattr(transformers, what).from_pretrained(source, torch_dtype=torch.float32, **how, **more), tokenizer
 
     try:
         with _quiet(transformers, bars=False):

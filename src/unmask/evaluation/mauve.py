@@ -112,7 +112,13 @@ def area(p_SC: Array, q_SC: Array) -> Array:
     ends = np.zeros((1, x_MS.shape[1])), np.ones((1, x_MS.shape[1]))
     # x falls and y rises along the mixtures; the curve is closed at (1, 0) and (0, 1)
     x_MS, y_MS = np.concatenate([ends[1], x_MS, ends[0]]), np.concatenate([ends[0], y_MS, ends[1]])
-    return 0.5 * (-np.trapezoid(y_MS, x_MS, axis=0) + np.trapezoid(x_MS, y_MS, axis=0))
+    return 0.5 * (_under(x_MS, y_MS) - _under(y_MS, x_MS))
+
+
+def _under(y_MS: Array, x_MS: Array) -> Array:
+    """The area under y by the trapezoid rule, along the first axis. (numpy changed the name of its own in 2.0.)"""
+    area_S: Array = (np.diff(x_MS, axis=0) * (y_MS[1:] + y_MS[:-1]) / 2).sum(0)
+    return area_S
 
 
 def _kl(p_SC: Array, r_MSC: Array) -> Array:
