@@ -1,7 +1,9 @@
 """Every protocol against its definition, written out as loops over hand-made logits."""
 
 import dataclasses
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from unmask.base.errors import UserError
 from unmask.evaluation import reading
 from unmask.evaluation.cache import Store
 from unmask.evaluation.gen_ppl import PROTOCOLS, gen_ppl, unigram_entropy
+from unmask.evaluation.measure import Measure, halves
 from unmask.evaluation.texts import Texts
 
 E = 6  # the end of a document among 7 tokens
@@ -138,6 +141,20 @@ def test_what_was_judged_once_is_not_judged_again(texts, hand_made):
     other, elsewhere = hand_made(texts.tokenizer, seed=1)  # another judge
     assert gen_ppl(texts, other, store=store).ppl.value != first.ppl.value
     assert elsewhere.calls > 0
+
+
+def test_texts_are_spelled_once_and_the_judge_may_go(letters, hand_made):
+    """Its weights would stay on the device for as long as anybody keeps it."""
+    texts, (judge, _) = Texts(torch.tensor([[0, 1, 2], [3, 4, -1]]), letters(7)), hand_made(letters(12))
+    real = halves(Texts(torch.tensor([[0, 1, 2]] * 2), letters(7)), Texts(torch.tensor([[2, 1, 0]] * 2), letters(7)), 0)
+    measure = Measure(judge, "mdlm", real, None, 0)
+    measure(texts)
+    assert measure._reference_features.shape == (2, judge.states)
+    assert reading.retokenised(texts, judge) is reading.retokenised(texts, judge)
+    gone = weakref.ref(judge)
+    del judge, measure
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_run_that_breaks_keeps_what_was_judged(letters, hand_made, monkeypatch):

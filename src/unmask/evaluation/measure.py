@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 from unmask.evaluation.cache import Store
@@ -70,7 +70,7 @@ class Measure:
                 ratios["gap"] = gap.ratio
         across, looks = self._across(texts)
         if with_mauve and self.judge is not None and self.real is not None:
-            scores["mauve"] = self._mauve(texts, self.real, self.judge)
+            scores["mauve"] = mauve(judge_features(self.judge, texts), self._reference_features, seed=self.seed)
         return Measured({name: _plain(score) for name, score in (scores | across).items()}, ratios, looks, record)
 
     def _across(self, texts: Texts) -> tuple[dict[str, Score], tuple[str, ...]]:
@@ -88,13 +88,12 @@ class Measure:
         }
         return {**named, "self_bleu": pool.self_bleu}, tuple(suspicions(pool, self.real.diversity))
 
-    def _mauve(self, texts: Texts, real: RealText, judge: Judge) -> Score:
-        return mauve(judge_features(judge, texts), _reference_features(judge, real), seed=self.seed)
-
-
-@lru_cache(maxsize=1)  # one real text serves all the cells of an evaluation
-def _reference_features(judge: Judge, real: RealText) -> Array:
-    return judge_features(judge, real.reference)
+    @cached_property
+    def _reference_features(self) -> Array:
+        """Of real text: one serves all the cells of an evaluation."""
+        assert self.judge is not None
+        assert self.real is not None
+        return judge_features(self.judge, self.real.reference)
 
 
 def halves(pool: Texts, reference: Texts, seed: int) -> RealText:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -66,9 +66,19 @@ class _Window:
     first: int
 
 
-@lru_cache(maxsize=1)  # Gen PPL, the path gap and MAUVE read the same texts one after the other
+# Gen PPL, the path gap and MAUVE read the same texts one after the other; kept by the judge's name as long as the texts
+# live: to keep the judge itself would be to keep its weights on the device
+_SPELLED: WeakKeyDictionary[Texts, tuple[str, list[list[int]]]] = WeakKeyDictionary()
+
+
 def retokenised(texts: Texts, judge: Judge) -> list[list[int]]:
     """What the texts spell, in the judge's tokens, its own end-of-document token between documents."""
+    if texts not in _SPELLED or _SPELLED[texts][0] != judge.id:
+        _SPELLED[texts] = judge.id, _retokenised(texts, judge)
+    return _SPELLED[texts][1]
+
+
+def _retokenised(texts: Texts, judge: Judge) -> list[list[int]]:
     if judge.eos_id is None:
         raise UserError(
             f"the judge {judge.name!r} has no end-of-document token, which reading whole texts needs: take "
