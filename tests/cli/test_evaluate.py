@@ -303,13 +303,17 @@ def test_off_a_terminal_every_finished_cell_is_a_line(place, tmp_path, monkeypat
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_place_that_cannot_be_written_is_found_out_before_any_work(place, tmp_path, capsys) -> None:
+def test_a_place_that_cannot_be_written_is_found_out_before_any_work(place, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("unmask.evaluation.workshop.sample", None)  # nothing is drawn
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "deeper"):
         assert main(["evaluate", *MODELS, *SMALL, "--out", str(out)]) == 2
         said = capsys.readouterr().err
         assert said.startswith(f"unmask: cannot write {out}: ")
         assert said.count("\n") == 1
+    cells = ["--cells", str(tmp_path / "file"), "--out", str(tmp_path / "out")]
+    assert main(["evaluate", *MODELS, *SMALL, *cells]) == 2
+    assert capsys.readouterr().err.startswith(f"unmask: cannot write {tmp_path / 'file'}: it is a file, not a folder")
 
 
 DAMAGED = {"format": "unmask results", "version": 1, "models": {}, "cells": [], "likelihood": [], "judge": None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -142,3 +143,18 @@ def test_too_little_held_out_text_is_said(scene) -> None:
     alone = evaluate({"teacher": models["teacher"]}, [4], data=data, only_bounds=True, **options)
     assert len(alone.bounds[0].ratio) == 96
     assert any("96 blocks of 32 tokens, and n = 100 asks for 100: NELBO is over 96" in note for note in alone.notes)
+
+
+def test_without_a_judge_there_is_nothing_to_keep_of_one(scene, tmp_path, monkeypatch) -> None:
+    """A home that cannot be written is no reason to fail."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "file"))
+    options = {**OPTIONS, "plans": ["golden"], "temperatures": [1.0], "n": 2}
+    assert evaluate({"teacher": scene[0]["teacher"]}, [4], **options).cells
+
+
+def test_mauve_without_its_package_is_refused_before_any_work(scene, monkeypatch) -> None:
+    models, data, _ = scene
+    monkeypatch.setitem(sys.modules, "mauve", None)
+    with pytest.raises(UserError, match="MAUVE needs the package mauve-text"):
+        evaluate({"teacher": models["teacher"]}, [4], data=data, judge="nobody looks for it", mauve=True, n=2048)

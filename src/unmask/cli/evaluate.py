@@ -89,7 +89,8 @@ def evaluate(
 
     named = _named(models)
     if is_first():  # who writes has to be able to
-        check_folder(out)
+        for folder in (out, cells or out):
+            check_folder(folder)
     shown = is_first()
     with Bar(shown=shown) if sys.stderr.isatty() else _Lines(shown=shown) as bar:
         results = library.evaluate(

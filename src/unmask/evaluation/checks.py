@@ -13,7 +13,7 @@ from unmask.base.errors import UserError, unknown
 from unmask.data.tokenizer import Tokenizer
 from unmask.evaluation.gen_ppl import PROTOCOL, PROTOCOLS, check_raw_ids
 from unmask.evaluation.judges import Judge
-from unmask.evaluation.mauve import LEAST
+from unmask.evaluation.mauve import LEAST, need_mauve
 from unmask.evaluation.ways import Way, make_ways
 from unmask.sampling.categorical import Law
 
@@ -87,9 +87,10 @@ class Wishes:
 
 
 def check_mauve(given: bool, texts: int) -> None:
-    """MAUVE needs a judge and held-out text, and many texts."""
+    """MAUVE needs a judge and held-out text, many texts, and a package."""
     if not given or texts < LEAST:
         raise UserError(f"MAUVE needs a judge and {LEAST} texts on each side: give --judge, --data and --n {LEAST}")
+    need_mauve()
 
 
 def check_one_a_token(length: int, **counts: Sequence[int] | None) -> None:

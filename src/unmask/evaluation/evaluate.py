@@ -133,8 +133,9 @@ def evaluate(
         if mauve:
             check_mauve(real is not None, len(real.pool) if real else 0)
         notes += [ONLY_BOUNDS] if only_bounds else [NO_JUDGE] if reader is None else []
+        store = None if reader is None else Store.open()
         shop = Workshop(
-            Measure(reader, protocol, real, Store.open(), seed), ranks, _kept_in(out, cells), n, seed,
+            Measure(reader, protocol, real, store, seed), ranks, _kept_in(out, cells), n, seed,
             batch, device, precision, compile, max(temperatures) if mauve else None, progress,
         )  # fmt: skip
         given = _controls(shop, real, notes)

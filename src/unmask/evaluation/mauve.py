@@ -12,7 +12,7 @@ Refuses to know samplers and files. Shapes: N texts, D features, C clusters.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,10 @@ def mauve(
         raise UserError(f"MAUVE needs at least {least} texts on each side, not {have}: draw more, or leave it out")
     if not (np.isfinite(drawn_ND).all() and np.isfinite(real_ND).all()):
         raise UserError("the encoder gave NaN for a text: take another encoder, or float32")
-    try:
-        compute_mauve = importlib.import_module("mauve").compute_mauve
-    except ImportError as error:
-        raise UserError("MAUVE needs the package mauve-text: pip install 'unmask[eval]'") from error
+    need_mauve()
     clusters = clusters or max(2, round(few / 10))
     # MAUVE's own name for the two sides: p is human, q is the model
-    found = compute_mauve(
+    found = importlib.import_module("mauve").compute_mauve(
         p_features=real_ND,
         q_features=drawn_ND,
         num_buckets=clusters,
@@ -92,6 +89,12 @@ def mauve(
         **(facts or {}),
     )
     return Score.drawn(float(found.mauve), torch.from_numpy(value_S), few, "MAUVE", record)
+
+
+def need_mauve() -> None:
+    """Found, not imported: that takes seconds."""
+    if importlib.util.find_spec("mauve") is None:
+        raise UserError("MAUVE needs the package mauve-text: pip install 'unmask[eval]'")
 
 
 def _resampled(p_C: Array, q_C: Array, p_count: int, q_count: int, seed: int) -> Array:
