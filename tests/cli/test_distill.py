@@ -1,5 +1,6 @@
 """`unmask distill` as a user types it: a whole run with its table, and each mistake as one line and exit code 2."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -14,6 +15,7 @@ import unmask
 from unmask.checkpoint.io import load
 from unmask.cli.main import main
 from unmask.evaluation.identity import weights_hash
+from unmask.evaluation.judges import load_judge
 from unmask.training.rounds import TAKES
 
 QUICK = "--device cpu --no-tensorboard --no-progress"
@@ -157,6 +159,7 @@ def test_a_student_starts_as_its_teacher(capsys, house, tmp_path):
         (["--samples", "1"], "samples must be at least 2"),
         (["--steps", "9"], "unknown option --steps"),
         (["--length", "13"], "13 tokens are longer than the model's 12"),
+        (["--length", "0"], "a block of 0 tokens is too short"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_leaves_nothing(capsys, house, tmp_path, words, line):
@@ -165,6 +168,17 @@ def test_a_mistake_is_one_line_and_leaves_nothing(capsys, house, tmp_path, words
     code, _, error = run(capsys, house, "--out", str(tmp_path / "run"), *given)
     assert (code, error.count("\n")) == (2, 1), error
     assert line in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_judge_that_could_not_read_the_students_is_refused_before_they_are_trained(
+    capsys, house, tmp_path, monkeypatch
+):
+    endless = dataclasses.replace(load_judge(house / "judge", device="cpu"), eos_id=None)
+    monkeypatch.setattr("unmask.evaluation.judges.load_judge", lambda name, device: endless)
+    code, _, error = run(capsys, house, "--out", str(tmp_path / "run"), "--judge", "endless")
+    assert (code, error.count("\n")) == (2, 1), error
+    assert "has no end-of-document token" in error
     assert not (tmp_path / "run").exists()
 
 

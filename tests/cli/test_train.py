@@ -130,6 +130,9 @@ def test_a_checkpoint_and_a_corpus_of_different_tokenizers(capsys, corpora, tmp_
     longer = ["--from", str(tmp_path / "run"), "--length", "13", "--device", "cpu"]
     code, error = run(capsys, "--data", corpora[0], *longer, "--out", str(tmp_path / "next"))
     assert "13 tokens are longer than the model's 12" in error
+    none = ["--from", str(tmp_path / "run"), "--length", "0", "--device", "cpu"]
+    code, error = run(capsys, "--data", corpora[0], *none, "--out", str(tmp_path / "next"))
+    assert (code, "a block of 0 tokens is too short" in error) == (2, True)
     assert not (tmp_path / "next").exists()
 
 

@@ -104,7 +104,7 @@ def distill(
             divergence=divergence, reduction=reduction, reconstruct=reconstruct, k=k, snapshot=snapshot, plan=plan,
             plan_steps=plan_steps,
         )  # fmt: skip
-        _check_drawing(judge, samples, sample_steps, source.model.length)
+        _check_drawing(source, judge, samples, sample_steps, trainer.device)
         trainer.steps = objective.steps
         facts = {"teacher": {"source": _lasting(teacher), "weights": weights_hash(source.model)}}
         watch = None if guard == "off" else Guard(guard, bounds, seed=trainer.seed)
@@ -138,7 +138,8 @@ def _opened(
     for corpus in corpora:
         if source.tokenizer is not None:
             check_tokenizer(corpus, source.tokenizer, owner=teacher)
-    loader = Loader(corpora, length or source.model.length, weights=weights, seed=seed, wrap=wrap)
+    length = source.model.length if length is None else length
+    loader = Loader(corpora, length, weights=weights, seed=seed, wrap=wrap)
     return Checkpoint(source.model, source.schedule, loader.tokenizer, source.provenance), loader
 
 
@@ -155,17 +156,20 @@ def _lasting(source: str) -> str:
     return str(Path(source).resolve()) if Path(source).exists() else source
 
 
-def _check_drawing(judge: str | None, samples: int, steps: int, length: int) -> None:
+def _check_drawing(teacher: Checkpoint, judge: str | None, samples: int, steps: int, device: str) -> None:
     """What the end needs is tried before the training, not after it."""
     from unmask.base.errors import UserError
     from unmask.cli.sample import check_steps
+    from unmask.evaluation.checks import check_judge
     from unmask.evaluation.judges import load_judge
+    from unmask.training.round_table import PROTOCOL
 
     if samples < 2 or steps < 1:
         raise UserError(f"samples must be at least 2 and sample_steps at least 1, not {samples} and {steps}")
-    check_steps("sample_steps", steps, length)
+    check_steps("sample_steps", steps, teacher.model.length)
     if judge is not None:
-        load_judge(judge, device="cpu")
+        assert teacher.tokenizer is not None, "a teacher without one has the text's"
+        check_judge(load_judge(judge, device=device), teacher.tokenizer, PROTOCOL)
 
 
 def _show(

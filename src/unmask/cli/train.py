@@ -71,7 +71,8 @@ def train(
         noise, start = schedule_named("log_linear"), None
         shape = {"length": length, "dropout": dropout, "causal": objective == "ar"}
         model = _fresh(preset or "pocket", corpora, trainer.seed, **shape)
-    loader = Loader(corpora, length or model.length, weights=weights, seed=trainer.seed, wrap=wrap)
+    length = model.length if length is None else length
+    loader = Loader(corpora, length, weights=weights, seed=trainer.seed, wrap=wrap)
     if schedule is not None:
         noise = schedule_named(schedule)
     loss = AR() if objective == "ar" else MDLM(noise, plan, plan_steps)
