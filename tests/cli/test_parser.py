@@ -87,6 +87,23 @@ def test_a_recipe_gives_values_and_options_override_it(tmp_path: Path, capsys: p
         call("--config", str(recipe), "--gamma", "1")
 
 
+def test_a_recipe_s_null_is_no_text(tmp_path: Path) -> None:
+    """`text:` with nothing behind it, where something must be."""
+    (tmp_path / "r.yaml").write_text("text:\nfuel:\n")
+    with pytest.raises(UserError, match="--text must have a value, not null"):
+        call("--gamma", "1", "--config", str(tmp_path / "r.yaml"))
+    (tmp_path / "r.yaml").write_text("fuel:\n")
+    assert call("--gamma", "1", "--config", str(tmp_path / "r.yaml"))["engine"] == Engine()
+
+
+def test_help_tells_every_default_a_zero_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["sample", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "names the noise (default: 0)" in shown
+    assert "step by step (default" not in shown  # a switch that is off
+
+
 @pytest.mark.parametrize("written", ["3.0", "3", "0.3e1", "0.3e+1", "'3'"])
 def test_a_whole_number_in_a_recipe_however_it_is_written(tmp_path: Path, written: str) -> None:
     (tmp_path / "r.yaml").write_text(f"power: {written}\n")

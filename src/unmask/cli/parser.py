@@ -52,8 +52,10 @@ class Option:
 
     def convert(self, raw: Any) -> Any:
         """A value from the command line or a recipe, checked; raises UserError in one line."""
-        if raw is None and self.optional:
-            return None
+        if raw is None:  # a recipe's null
+            if self.optional:
+                return None
+            raise UserError(f"--{self.flag} must have a value, not null")
         if self.many:
             items = raw if isinstance(raw, list) else [raw]
             return [self._convert_one(item) for item in items]
@@ -195,7 +197,8 @@ class CommandLine:
 
     def _add(self, option: Option) -> None:
         shown = option.help.replace("%", "%%")
-        if option.default not in (MISSING, None, False) and option.default != []:
+        nothing = (MISSING, None, False)  # by identity, for 0 == False, and 0 is a default that is told
+        if not any(option.default is one for one in nothing) and option.default != []:
             shown += f" (default: {_shown(option.default)})"
         if option.positional:
             nargs = "*" if option.many else ("?" if option.default is not MISSING else None)
