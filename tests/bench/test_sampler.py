@@ -1,4 +1,6 @@
-"""`unmask bench sampler` tells a model that it cannot time, before it times anything; the benches know every preset."""
+"""`unmask bench sampler` says what it timed, and tells a model that it cannot time; the benches know every preset."""
+
+import json
 
 import pytest
 
@@ -15,6 +17,21 @@ def test_a_causal_model_is_refused_in_one_line(tmp_path):
     save(Checkpoint(DiT(7, length=4, hidden=8, cond=4, blocks=1, heads=1, causal=True)), tmp_path / "judge")
     with pytest.raises(UserError, match=r"this model has no mask state .* give a masked-diffusion model"):
         run(["bench", "sampler", "--model", str(tmp_path / "judge"), "--device", "cpu"])
+
+
+def test_the_bench_runs_in_miniature(capsys):
+    options = "--preset tiny --steps 2 3 --batch 2 --repeats 1 --device cpu --json"
+    run(["bench", "sampler", *options.split()])
+    told = json.loads(capsys.readouterr().out)
+    lines = {(line["name"], line["steps"]): line["ms_per_sequence_step"] for line in told["lines"]}
+    assert list(lines) == [
+        ("body alone", None), ("ours", 2), ("ours", 3), ("plain, our body", None), ("plain, eager body", None),
+    ]  # fmt: skip
+    for ratio in told["ratios"]:
+        mine = lines["ours", ratio["steps"]]
+        assert ratio["over_body"] == pytest.approx(mine / lines["body alone", None])
+        for name in ("plain, our body", "plain, eager body"):
+            assert ratio[f"faster than {name}"] == pytest.approx(lines[name, None] / mine)
 
 
 @pytest.mark.parametrize("bench", [sampler, distill])
