@@ -134,7 +134,8 @@ class GaussianDuality:
     def _tail(self, y: Tensor, side: Tensor) -> Tensor:
         """P(Y <= y) where side is 1, P(Y > y) where it is -1; each to its own last digits, however small. y is (N,)."""
         m, weight = self._nodes
-        return torch.erfc((m - y[:, None]) * (math.sqrt(0.5) * side[:, None])) @ (weight / 2)
+        # no matrix product: how one sums, and so the last digit, may depend on the number of rows
+        return torch.erfc((m - y[:, None]) * (math.sqrt(0.5) * side[:, None])).mul_(weight / 2).sum(-1)
 
     def _density(self, y: Tensor) -> Tensor:
         """F_Y'(y) = E[phi(y - M)]; y is (N,)."""
