@@ -50,7 +50,10 @@ def test_errors_as_tables(small, capsys):
     assert "nats a character" in shown
 
 
-def test_bad_input(small, tmp_path):
+def test_bad_input(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "_with_progress", None)  # before any work
+    with pytest.raises(UserError, match=r"cannot write .*a part of the path is a file"):
+        run([*small, "--figure", str(tmp_path / "books.txt" / "plans.svg")])
     with pytest.raises(UserError, match=r"end in \.svg"):
         run([*small, "--figure", str(tmp_path / "plans.doc")])
     with pytest.raises(UserError, match="3 documents, fewer than the 9"):

@@ -94,12 +94,15 @@ def test_draws_do_not_depend_on_their_company() -> None:
         ("--gamma 0.5 1.5", "inside (0, 1)"),
         ("--draws 0", "--draws"),
         ("--figure picture.gif", ".png"),
-        ("--figure taken/picture.png --states 5 --draws 5", "taken"),
+        ("--figure taken/picture.png", "taken"),
         ("--schedule cosin", "cosine"),
         ("--state 5", "--states"),
     ],
 )
-def test_mistakes_are_one_line(line: str, word: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_mistakes_are_one_line(
+    line: str, word: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.cli.duality.draw_noise", None)  # before any work
     (tmp_path / "taken").write_text("a file, not a folder")
     assert run(line) == 2
     error = capsys.readouterr().err

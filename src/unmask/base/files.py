@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written aside, flushed to disk, then renamed into place.
+"""Files that are whole or absent: written aside, flushed to disk, then renamed into place; and whether they may be.
 
 Refuses to know what the bytes mean.
 """
@@ -15,9 +15,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
-from unmask.base.errors import UserError, os_errors
+from unmask.base.errors import UserError, from_os_error, os_errors
 
 
 def sync_path(path: Path) -> None:
@@ -156,3 +157,35 @@ def sha256_file(path: Path | str) -> str:
         while chunk := handle.read(1 << 22):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse a file that cannot be written before any work is done; leaves nothing behind, no folder either."""
+    if path is None:
+        return
+    try:
+        if path.is_dir():
+            raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
+        if path.exists() and not path.is_file():  # files are renamed into place: /dev/null would be replaced
+            raise UserError(f"cannot write {path}: it is a device or a pipe, not a file; name a file")
+        _try_writing_in(path.absolute().parent)
+    except OSError as error:
+        error.filename = str(path)
+        raise from_os_error(error, "write") from error
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be made, or written in, before any work is done; leaves nothing behind."""
+    try:
+        if path.is_file():
+            raise UserError(f"cannot write {path}: it is a file, not a folder; name a folder")
+        _try_writing_in(path.absolute())
+    except OSError as error:
+        error.filename = str(path)
+        raise from_os_error(error, "write") from error
+
+
+def _try_writing_in(folder: Path) -> None:
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    with TemporaryFile(dir=nearest):  # the only sure sign: permissions do not tell of a read-only or full disk
+        pass

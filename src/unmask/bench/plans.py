@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from unmask.base.errors import UserError
+from unmask.base.files import check_writable
 from unmask.base.provenance import record
 from unmask.base.streams import stream
 from unmask.data import corpus
@@ -144,6 +145,7 @@ def plans(
         from unmask.bench.plans_figure import check_format, draw_figure
 
         check_format(figure)
+    check_writable(figure)
     mixture = TrigramMixture.fit(longest_books(texts, books), length, dtype=torch.float32)
     x_BL = mixture.draw(lines, stream(seed, "lines"))
     rows = _with_progress({name: toy_rows(name) for name in SOURCES} | {BOOKS: text_rows(mixture, x_BL, steps, seed)})

@@ -45,7 +45,7 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
 def _check_folder(out: Path) -> None:
     """A place that a later command would refuse is refused before the first one runs."""
     from unmask.base.errors import UserError
-    from unmask.cli.output import check_folder
+    from unmask.base.files import check_folder
     from unmask.evaluation.folder import check_results_folder, refuse_other_folders
 
     check_folder(out)

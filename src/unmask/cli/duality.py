@@ -155,6 +155,7 @@ def duality(
     """
     import torch
 
+    from unmask.base.files import check_writable
     from unmask.base.provenance import record
     from unmask.process.duality import GaussianDuality
     from unmask.process.schedule import schedule_named
@@ -165,6 +166,7 @@ def duality(
         from unmask.cli.duality_figure import check_format, draw_figure
 
         check_format(figure)
+    check_writable(figure)
     law = GaussianDuality(states)
     if states > MOST_STATES:
         raise UserError(f"--states {states} is too many to simulate: at most {MOST_STATES}")

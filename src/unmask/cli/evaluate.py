@@ -83,7 +83,8 @@ def evaluate(
             all judges (default: cells in --out)
         json: print the analysis as one JSON object instead of a table
     """
-    from unmask.cli.output import Bar, check_folder
+    from unmask.base.files import check_folder
+    from unmask.cli.output import Bar
     from unmask.evaluation import evaluate as library
     from unmask.parallel.ranks import is_first
 

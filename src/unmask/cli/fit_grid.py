@@ -56,9 +56,9 @@ def fit_grid(
         overwrite: replace a file that is already there
         json: print what was written instead of a table
     """
-    from unmask.base.files import write_json
+    from unmask.base.files import check_writable, write_json
     from unmask.checkpoint.io import load
-    from unmask.cli.output import Bar, check_writable
+    from unmask.cli.output import Bar
     from unmask.evaluation import fit_grid as library
     from unmask.parallel.ranks import is_first
 

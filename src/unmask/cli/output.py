@@ -1,5 +1,4 @@
-"""What a verb needs for its output before, during and after the work: may the file be written, how far is it, can
-stdout take it.
+"""What a verb needs for its output during and after the work: how far is it, can stdout take it.
 
 Refuses to know what is written.
 """
@@ -9,42 +8,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from pathlib import Path
-from tempfile import TemporaryFile
-
-from unmask.base.errors import UserError, from_os_error
-
-
-def check_writable(path: Path | None) -> None:
-    """Refuse a file that cannot be written before any work is done; leaves nothing behind, no folder either."""
-    if path is None:
-        return
-    try:
-        if path.is_dir():
-            raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
-        if path.exists() and not path.is_file():  # files are renamed into place: /dev/null would be replaced
-            raise UserError(f"cannot write {path}: it is a device or a pipe, not a file; name a file")
-        _try_writing_in(path.absolute().parent)
-    except OSError as error:
-        error.filename = str(path)
-        raise from_os_error(error, "write") from error
-
-
-def check_folder(path: Path) -> None:
-    """Refuse a folder that cannot be made, or written in, before any work is done; leaves nothing behind."""
-    try:
-        if path.is_file():
-            raise UserError(f"cannot write {path}: it is a file, not a folder; name a folder")
-        _try_writing_in(path.absolute())
-    except OSError as error:
-        error.filename = str(path)
-        raise from_os_error(error, "write") from error
-
-
-def _try_writing_in(folder: Path) -> None:
-    nearest = next(place for place in (folder, *folder.parents) if place.exists())
-    with TemporaryFile(dir=nearest):  # the only sure sign: permissions do not tell of a read-only or full disk
-        pass
 
 
 def open_what_is_closed() -> None:

@@ -112,8 +112,8 @@ def sample(
         gif: save how the first sample appeared as a .gif
         html: the same as a page to play in a browser
     """
+    from unmask.base.files import check_writable
     from unmask.cli.animation import check_name
-    from unmask.cli.output import check_writable
     from unmask.parallel.ranks import is_first
     from unmask.sampling import sample as library
     from unmask.sampling.reveal import choose_grid
