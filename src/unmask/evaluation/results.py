@@ -24,7 +24,6 @@ from unmask.evaluation.texts import clusters
 
 FORMAT, VERSION = "unmask results", 1
 NEEDED = ("steps", "plans", "temperatures", "n", "protocol", "seed", "length", "data")  # settings a report asks for
-ROLES = ("teacher", "student", "elbo", "ar", "real", "parrot")
 Json = dict[str, Any]
 
 

@@ -64,7 +64,8 @@ class Ranks:
         padded[: raw.numel()] = raw
         heard = [torch.empty_like(padded) for _ in range(self.world)]
         dist.all_gather(heard, padded)
-        return [json.loads(bytes(part[:size].tolist())) for part, size in zip(heard, sizes.tolist(), strict=True)]
+        said = zip(torch.stack(heard).cpu().numpy(), sizes.tolist(), strict=True)  # texts and features: many megabytes
+        return [json.loads(part[:size].tobytes()) for part, size in said]
 
     def together(self, work: Callable[[], Any]) -> list[Any]:
         """Do `work` on every process and gather its JSON results; a user's error on one is raised on all of them."""
