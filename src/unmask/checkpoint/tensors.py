@@ -36,7 +36,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype 
         with os_errors("write", path):
             save_file(plain, path, metadata={"format": "pt"})
     except SafetensorError as error:  # its writer hides the operating system's error number in the text
-        number = re.search(r"os error (\d+)", str(error))
+        number = re.search(r"(?:os error |code: )(\d+)", str(error))  # the one or the other, by its version
         if number is None:
             raise
         raise from_os_error(OSError(int(number[1]), str(error), str(path)), "write") from error
