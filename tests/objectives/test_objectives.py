@@ -11,7 +11,6 @@ from unmask.base.streams import stream
 from unmask.models.denoiser import carry_over
 from unmask.objectives.ar import AR
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, describe
-from unmask.objectives.divergences import token_nll
 from unmask.objectives.mdlm import MDLM
 from unmask.process.locking import draw_u
 from unmask.process.schedule import Cosine, LogLinear
@@ -97,28 +96,3 @@ def test_parts_of_a_batch_give_what_the_whole_gives(batch, objective):
     split = [objective(net, part, step=3, generator=stream(2)) for part in parts]
     assert torch.allclose(torch.cat([part.loss_BL for part in split]), whole.loss_BL, atol=1e-13)
     assert torch.equal(torch.cat([part.region_BL for part in split]), whole.region_BL)
-
-
-@pytest.mark.parametrize("mask_id", [0, 4, 8])
-def test_token_nll_is_the_cross_entropy_without_the_mask(mask_id):
-    generator = stream(3)
-    logits_NV = (5 * torch.randn(20, 9, generator=generator, dtype=torch.float64)).requires_grad_()
-    kept = [v for v in range(9) if v != mask_id]
-    place_N = torch.arange(20) % 8
-    target_N = torch.tensor(kept)[place_N]
-    direct_N = F.cross_entropy(logits_NV[:, kept], place_N, reduction="none")
-    found_N = token_nll(logits_NV, target_N, mask_id)
-    assert torch.allclose(found_N, direct_N, atol=1e-12)
-    pull_N = torch.randn(20, generator=generator, dtype=torch.float64)
-    assert torch.allclose(
-        torch.autograd.grad(found_N, logits_NV, pull_N)[0],
-        torch.autograd.grad(direct_N, logits_NV, pull_N)[0],
-        atol=1e-12,
-    )
-
-    half_NV = logits_NV.detach().bfloat16().requires_grad_()  # autocast's logits: float32 inside, bfloat16 outside
-    found_N = token_nll(half_NV, target_N, mask_id)
-    assert found_N.dtype == torch.float32
-    assert torch.autograd.grad(found_N.sum(), half_NV)[0].dtype == torch.bfloat16
-    exact_N = F.cross_entropy(half_NV[:, kept].double(), place_N, reduction="none")
-    assert torch.allclose(found_N.double(), exact_N, atol=1e-5)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from unmask.models.denoiser import Denoiser
-from unmask.objectives.divergences import token_nll
+from unmask.objectives.divergences import cross_entropy
+from unmask.objectives.lean import even_sizes, head_loss, piece_size
 from unmask.process.times import stratified
 
 
@@ -37,7 +38,7 @@ def elbo_of(student: Denoiser, x0_BL: Tensor, masked_BL: Tensor) -> Tensor:
     chosen = masked_BL.flatten().nonzero()[:, 0].to(x0_BL.device)
     masked_BL = masked_BL.to(x0_BL.device)
     h_ND = student.features(torch.where(masked_BL, student.mask_id, x0_BL)).flatten(0, 1)[chosen]
-    nll_N = token_nll(student.logits(h_ND), x0_BL.flatten()[chosen], student.mask_id)
+    nll_N = _nll_at(student, h_ND, x0_BL.flatten()[chosen])
     nll_BL = nll_N.new_zeros(x0_BL.numel()).index_put((chosen,), nll_N).view_as(x0_BL)
     return nll_BL.sum(1) / masked_BL.sum(1)
 
@@ -45,5 +46,12 @@ def elbo_of(student: Denoiser, x0_BL: Tensor, masked_BL: Tensor) -> Tensor:
 def nll_of(student: Denoiser, x0_BL: Tensor) -> Tensor:
     """The exact -log p(x_2..L | x_1) of each sequence under a causal model, per scored token."""
     h_ND = student.features(x0_BL[:, :-1]).flatten(0, 1)
-    nll_N = token_nll(student.logits(h_ND), x0_BL[:, 1:].flatten(), student.mask_id)
+    nll_N = _nll_at(student, h_ND, x0_BL[:, 1:].flatten())
     return nll_N.view(len(x0_BL), -1).mean(1)
+
+
+def _nll_at(student: Denoiser, h_ND: Tensor, token_N: Tensor) -> Tensor:
+    """-log p of tokens from features, the mask ruled out; by pieces, as in training, which else would need less memory
+    than being evaluated."""
+    sizes = even_sizes(len(token_N), piece_size(student, h_ND.device))
+    return head_loss(student, h_ND, sizes, lambda logits_CW, part: cross_entropy(logits_CW, token_N[part]))

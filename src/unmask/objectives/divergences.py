@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -95,30 +95,3 @@ def cross_entropy(logits_CV: Tensor, token_C: Tensor) -> Scored:
 def point_mass(token_C: Tensor, like_CV: Tensor) -> Tensor:
     """The carry-over rule where a teacher sees the token: log-probability 0 there, MASK_LOGIT everywhere else."""
     return torch.full_like(like_CV, MASK_LOGIT).scatter_(-1, token_C[:, None], 0.0)
-
-
-class _TokenNLL(torch.autograd.Function):
-    """-log p(target) with the mask ruled out; keeps one table of N x V. The slope is softmax - onehot(target)."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, target_N: Tensor, mask_id: int) -> Tensor:
-        scores_NV = at_least_float32(logits_NV)
-        below_N, above_N = scores_NV[:, :mask_id].logsumexp(-1), scores_NV[:, mask_id + 1 :].logsumexp(-1)
-        normaliser_N = torch.logaddexp(below_N, above_N)
-        ctx.save_for_backward(logits_NV, target_N, normaliser_N)
-        ctx.mask_id = mask_id
-        return normaliser_N - scores_NV.gather(-1, target_N[:, None])[:, 0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        logits_NV, target_N, normaliser_N = ctx.saved_tensors
-        slope_NV = torch.sub(logits_NV, normaliser_N[:, None]).exp_()
-        slope_NV[:, ctx.mask_id].zero_()
-        slope_NV.scatter_add_(-1, target_N[:, None], torch.full_like(slope_NV[:, :1], -1))
-        return slope_NV.mul_(grads[0][:, None]).to(logits_NV.dtype), None, None
-
-
-def token_nll(logits_NV: Tensor, target_N: Tensor, mask_id: int) -> Tensor:
-    """-log p(target) under the logits, the mask ruled out: at least float32, whatever the logits came in."""
-    nll_N: Tensor = _TokenNLL.apply(logits_NV, target_N, mask_id)
-    return nll_N
