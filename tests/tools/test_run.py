@@ -5,6 +5,8 @@ import sys
 import pytest
 from tools.results.run import Job, Queue, jobs_of
 
+from unmask.base.errors import UserError
+
 # stands for unmask: makes its --out after a while; fails if asked to, or if a path it names is not there
 PROGRAM = """
 import pathlib, sys, time
@@ -107,9 +109,13 @@ def test_loops_are_written_out_and_nothing_is_listed_twice():
     lines = [
         "for S in 0 1: unmask train --seed $S --out runs/A-s$S",
         "unmask train --seed 1 --out runs/A-s1",
-        "make demo",
     ]
     assert [str(job) for job in jobs_of(lines)] == ["train --seed 0 --out runs/A-s0", "train --seed 1 --out runs/A-s1"]
+
+
+def test_a_command_of_another_program_is_refused_not_left_out():
+    with pytest.raises(UserError, match=r"begins with unmask, not 'torchrun -m unmask train'"):
+        jobs_of(["unmask train --out a", "torchrun -m unmask train"])
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unmask.base.errors import UserError
+
 LOOP = re.compile(r"for (\w+) in ([^:]+): (.+)")
 WAIT = 0.2  # seconds between looks at what runs
 
@@ -83,7 +85,9 @@ def jobs_of(commands: Iterable[str]) -> list[Job]:
         loop = LOOP.fullmatch(line)
         lines += [line] if loop is None else [loop[3].replace(f"${loop[1]}", value) for value in loop[2].split()]
     found = [shlex.split(line) for line in lines]
-    return list(dict.fromkeys(Job(tuple(words[1:])) for words in found if words[0] == "unmask"))
+    if other := next((line for line, words in zip(lines, found, strict=True) if words[:1] != ["unmask"]), None):
+        raise UserError(f"a study's command begins with unmask, not {other!r}: it would be left out without a word")
+    return list(dict.fromkeys(Job(tuple(words[1:])) for words in found))
 
 
 @dataclass

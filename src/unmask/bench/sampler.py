@@ -109,11 +109,12 @@ def sampler(
 
 def random_model(preset: str) -> DiT:
     """A model of a preset's shape with random weights, the output layers too (fresh ones are zero)."""
-    torch.manual_seed(0)
-    model = DiT.preset(preset)
-    for weight in model.parameters():
-        if weight.ndim > 1 and not bool(weight.any()):
-            nn.init.normal_(weight, std=0.02)
+    with torch.random.fork_rng(devices=[]):  # whoever calls keeps their own noise
+        torch.manual_seed(0)
+        model = DiT.preset(preset)
+        for weight in model.parameters():
+            if weight.ndim > 1 and not bool(weight.any()):
+                nn.init.normal_(weight, std=0.02)
     return model
 
 
