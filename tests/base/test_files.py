@@ -25,6 +25,27 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_aside(tmp_path: Path, mo
     assert os.listdir(tmp_path) == ["a.json"]
 
 
+def test_a_link_is_written_through_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("old")
+    (tmp_path / "link").symlink_to("a.json")
+    files.write_text(tmp_path / "link", "new")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "to-folder").symlink_to("folder")
+    with files.fresh_folder(tmp_path / "to-folder") as aside:
+        (aside / "one").write_text("1")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "to-folder").is_symlink()
+    assert (tmp_path / "a.json").read_text() == "new"
+    assert (tmp_path / "folder" / "one").read_text() == "1"
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "folder", "link", "to-folder"]
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/dev/stdout", "/proc/self/fd/1"])
+def test_what_is_no_file_is_never_replaced_by_one(place: str) -> None:
+    with pytest.raises(UserError, match="a device or a pipe, not a file"):
+        files.check_writable(Path(place))
+
+
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     home = tmp_path / "folder"
     with files.fresh_folder(home) as aside:

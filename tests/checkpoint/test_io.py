@@ -35,6 +35,15 @@ def test_load_save_load_is_bit_equal(checkpoint, tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
+def test_whoever_may_read_a_new_file_may_read_the_weights(checkpoint, tmp_path):
+    before = os.umask(0o027)
+    try:
+        save(checkpoint, tmp_path / "a")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "a").iterdir()} == {0o640}
+
+
 def test_a_loaded_model_computes_the_same_and_is_ready_to_use_or_train(checkpoint, tmp_path):
     save(checkpoint, tmp_path / "a")
     model = load(tmp_path / "a").model

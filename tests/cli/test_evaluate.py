@@ -273,6 +273,13 @@ def test_a_corpus_a_run_or_a_checkpoint_takes_no_report(
     assert (said.out, said.err.count("\n"), len(list(tmp_path.iterdir()))) == ("", 1, 1)
 
 
+def test_a_run_takes_no_cells(place, tmp_path, capsys) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    assert main(["evaluate", *MODELS, *SMALL, "--cells", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == f"unmask: {tmp_path} is a run: name another --cells\n"
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
 def test_a_report_replaces_reports_and_its_inputs_and_no_other_results(
     place, evaluated: Path, tmp_path, capsys
 ) -> None:

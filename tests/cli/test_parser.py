@@ -61,6 +61,8 @@ def test_types_lists_switches_and_spread_out_dataclasses() -> None:
         (["--gamma", "1", "--config", "tiny"], "the bundled recipe tiny is for another verb: this one has no option"),
         (["--gamma", "1", "--kind", "fst"], "did you mean 'fast'"),
         (["--gamma", "1", "--power", "1.5"], "--power takes a whole number"),
+        (["--gamma", "1", "--power", "1e30"], "--power takes a whole number of at most 64 bits, not 1"),
+        (["--gamma", "1", "--power", str(2**63)], "--power takes a whole number of at most 64 bits, not 9"),
         ([], "--gamma must be given"),
         (["--gamma", "1", "--config", "nowhere"], "no recipe 'nowhere'"),
     ],

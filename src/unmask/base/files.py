@@ -44,9 +44,15 @@ def aside_of(name: str) -> str | None:
     return found["name"] if found else None
 
 
+def _behind(path: Path | str) -> Path:
+    """What a link leads to: that is what is written, and the link stays."""
+    path = Path(path)
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 def write_bytes(path: Path | str, data: bytes) -> None:
     """Write a file atomically: a reader sees the old content or the new, never a part."""
-    path = Path(path)
+    path = _behind(path)
     if not path.name:
         raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
     with os_errors("write", path):
@@ -102,7 +108,7 @@ def swap_in(aside: Path, path: Path) -> None:
 @contextmanager
 def fresh_folder(path: Path | str) -> Iterator[Path]:
     """A folder to fill: it takes the name `path` only when the block ends well, else nothing is left behind."""
-    path = Path(path)
+    path = _behind(path)
     with os_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = _aside(path, "new")
@@ -166,7 +172,8 @@ def check_writable(path: Path | None) -> None:
     try:
         if path.is_dir():
             raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
-        if path.exists() and not path.is_file():  # files are renamed into place: /dev/null would be replaced
+        # files are renamed into place: /dev/null would be replaced, and /dev/stdout, whatever that is just now
+        if (path.exists() and not path.is_file()) or path.absolute().parts[1:2] in (("dev",), ("proc",)):
             raise UserError(f"cannot write {path}: it is a device or a pipe, not a file; name a file")
         _try_writing_in(path.absolute().parent)
     except OSError as error:

@@ -5,6 +5,7 @@ Refuses to know what the tensors are called.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,8 +36,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype 
     try:
         with os_errors("write", path):
             save_file(plain, path, metadata={"format": "pt"})
+            path.chmod(0o666 & ~_umask())  # its writer leaves it to the owner alone
     except SafetensorError as error:  # its writer hides the operating system's error number in the text
         number = re.search(r"(?:os error |code: )(\d+)", str(error))  # the one or the other, by its version
         if number is None:
             raise
         raise from_os_error(OSError(int(number[1]), str(error), str(path)), "write") from error
+
+
+def _umask() -> int:
+    """What new files are not to allow; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -79,13 +79,13 @@ class Option:
             raise UserError(f"--{self.flag} takes {_NAMES[self.kind]}, not {raw!r}")
         try:
             if not (self.kind is int and isinstance(raw, float)):  # int(3.9) is 3: a whole number is asked for below
-                return self.kind(raw)
+                return self._bounded(self.kind(raw))
         except (TypeError, ValueError):
             pass
         if self.kind is int and isinstance(raw, (str, float)):  # 1e5 is a whole number too
             try:
                 if float(raw) == int(float(raw)):
-                    return int(float(raw))
+                    return self._bounded(int(float(raw)))
             except (ValueError, OverflowError):
                 pass
         if self.kind is float and isinstance(raw, str):  # 1/512, as the help writes it
@@ -96,6 +96,12 @@ class Option:
                 pass
         several = "; put spaces between several" if self.many and "," in str(raw) else ""
         raise UserError(f"--{self.flag} takes {_NAMES.get(self.kind, self.kind.__name__)}, not {raw!r}{several}")
+
+    def _bounded(self, value: Any) -> Any:
+        """Counts and sizes are numbers of 64 bits; a seed is only a name."""
+        if self.kind is int and abs(value) >= 2**63 and self.flag != "seed":
+            raise UserError(f"--{self.flag} takes a whole number of at most 64 bits, not {value}")
+        return value
 
 
 def _check_text(raw: str, where: str) -> None:

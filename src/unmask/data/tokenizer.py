@@ -24,6 +24,7 @@ EOS = "<|endoftext|>"
 FILE = "tokenizer.json"
 BUNDLED = {"gpt2": "gpt2-tokenizer.json.xz"}
 SMALLEST = 257  # every byte, and the end of a document
+LARGEST = 1_000_000  # tokens: a table of logits would have no room anyway
 
 # What tokenizers in use call the end and the start of a document, most telling first.
 _EOS_NAMES = (EOS, "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
@@ -47,6 +48,8 @@ def check_size(size: int) -> None:
     """Refuse to train a tokenizer that could not spell every text."""
     if size < SMALLEST:
         raise UserError(f"a tokenizer of {size} tokens is too small: 256 bytes and {EOS} make at least {SMALLEST}")
+    if size > LARGEST:
+        raise UserError(f"a tokenizer of {size:,} tokens is too large: at most {LARGEST:,}")
 
 
 class Tokenizer:

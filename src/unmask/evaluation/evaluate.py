@@ -17,7 +17,7 @@ from unmask.evaluation.analysis import analyse
 from unmask.evaluation.cache import Store
 from unmask.evaluation.checks import Wishes, check_control, check_judge, check_mauve, check_one_a_token
 from unmask.evaluation.entries import GIVEN, PARROT, REAL, Source, gather
-from unmask.evaluation.folder import RESULTS, check_results_folder
+from unmask.evaluation.folder import RESULTS, check_results_folder, refuse_other_folders
 from unmask.evaluation.gen_ppl import PROTOCOL
 from unmask.evaluation.judges import Dtype, Judge, load_judge
 from unmask.evaluation.measure import Measure, RealText, halves
@@ -104,6 +104,8 @@ def evaluate(
     with joined(device) as ranks:
         if out is not None:
             ranks.on_first(lambda: check_results_folder(Path(out)))
+        if cells is not None:
+            ranks.on_first(lambda: refuse_other_folders(Path(cells), "--cells"))
         entries, notes = gather(models)
         length, tokenizer = entries[0].checkpoint.model.length, entries[0].checkpoint.tokenizer
         assert tokenizer is not None, "gather refuses a model without one"

@@ -47,11 +47,11 @@ def check_report_folder(folder: Path, inputs: list[Path]) -> None:
         )
 
 
-def refuse_other_folders(folder: Path) -> None:
+def refuse_other_folders(folder: Path, option: str = "--out") -> None:
     """A corpus, a run or a checkpoint stays what it is."""
     names = _names(folder)
     if found := [what for name, what in OTHERS.items() if name in names]:
-        raise UserError(f"{folder} is {found[0]}: name another --out")
+        raise UserError(f"{folder} is {found[0]}: name another {option}")
 
 
 def _names(folder: Path) -> set[str]:
