@@ -65,7 +65,7 @@ def train(
     corpora = [ShardSet.open(folder) for folder in data]
     if from_ is not None:
         if preset is not None or dropout is not None:
-            raise UserError("--from brings the model with it: leave out --preset and --dropout")
+            raise UserError("--from brings the model with it: leave out --preset and --dropout (a recipe may set them)")
         model, noise, start = _started(from_, corpora, objective)
     else:
         noise, start = schedule_named("log_linear"), None

@@ -179,7 +179,10 @@ class Trainer:
         found = folder.claim(config, session, free, self.steps)
         start, last = found["step"], found["last"]
         if start > self.steps:
-            raise UserError(f"{folder.path} has already done {start} steps: give at least so many, or another --out")
+            raise UserError(
+                f"{folder.path} has already done {start} steps, and {self.steps} are asked for: "
+                "give more --steps (in a distillation --rounds), or another --out"
+            )
         changed = [f"{name} {last[name]} -> {value}" for name, value in session.items() if last and last[name] != value]
         if start and changed:
             warning = "since the last session: the weights will not be bit for bit those of an undisturbed run"
