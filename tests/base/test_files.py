@@ -46,6 +46,11 @@ def test_what_is_no_file_is_never_replaced_by_one(place: str) -> None:
         files.check_writable(Path(place))
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no disk in memory here")
+def test_a_disk_in_memory_takes_files() -> None:
+    files.check_writable(Path("/dev/shm/nobody-makes-this.json"))
+
+
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     home = tmp_path / "folder"
     with files.fresh_folder(home) as aside:

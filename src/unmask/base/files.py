@@ -173,12 +173,17 @@ def check_writable(path: Path | None) -> None:
         if path.is_dir():
             raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
         # files are renamed into place: /dev/null would be replaced, and /dev/stdout, whatever that is just now
-        if (path.exists() and not path.is_file()) or path.absolute().parts[1:2] in (("dev",), ("proc",)):
+        if (path.exists() and not path.is_file()) or _is_a_devices(path.absolute()):
             raise UserError(f"cannot write {path}: it is a device or a pipe, not a file; name a file")
         _try_writing_in(path.absolute().parent)
     except OSError as error:
         error.filename = str(path)
         raise from_os_error(error, "write") from error
+
+
+def _is_a_devices(path: Path) -> bool:
+    """Whether a name belongs to the system's devices or processes; /dev/shm is a disk like others."""
+    return path.parts[1:2] in (("dev",), ("proc",)) and path.parts[2:3] != ("shm",)
 
 
 def check_folder(path: Path) -> None:

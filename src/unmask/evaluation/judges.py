@@ -222,8 +222,8 @@ def _transformers(source: str, name: str, device: torch.device, dtype: str) -> J
     def features(ids_BT: Tensor) -> Tensor:
         ids_BT = ids_BT.to(device)
         body = network.base_model  # what the head reads: a table of all states would be made for nothing
-        seen = body(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False).last_hidden_state
-        return torch.as_tensor(seen).float()
+        seen: Tensor = body(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False).last_hidden_state
+        return seen.float()
 
     judge = Judge(
         name=name,

@@ -37,6 +37,7 @@ LEAST = 2048  # texts on each side of a headline
 SCALE = 5.0
 MIXTURES = 25
 _DRAWS = 500
+_NEEDED = "MAUVE needs the package mauve-text: pip install 'unmask[eval]'"
 
 
 def mauve(
@@ -65,9 +66,13 @@ def mauve(
     if not (np.isfinite(drawn_ND).all() and np.isfinite(real_ND).all()):
         raise UserError("the encoder gave NaN for a text: take another encoder, or float32")
     need_mauve()
+    try:
+        compute_mauve = importlib.import_module("mauve").compute_mauve
+    except ImportError as error:  # it is there, and what it needs is not
+        raise UserError(_NEEDED) from error
     clusters = clusters or max(2, round(few / 10))
     # MAUVE's own name for the two sides: p is human, q is the model
-    found = importlib.import_module("mauve").compute_mauve(
+    found = compute_mauve(
         p_features=real_ND,
         q_features=drawn_ND,
         num_buckets=clusters,
@@ -94,7 +99,7 @@ def mauve(
 def need_mauve() -> None:
     """Found, not imported: that takes seconds."""
     if importlib.util.find_spec("mauve") is None:
-        raise UserError("MAUVE needs the package mauve-text: pip install 'unmask[eval]'")
+        raise UserError(_NEEDED)
 
 
 def _resampled(p_C: Array, q_C: Array, p_count: int, q_count: int, seed: int) -> Array:

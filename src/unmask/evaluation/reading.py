@@ -22,6 +22,7 @@ from unmask.base.errors import UserError
 from unmask.evaluation.cache import Store, key_of
 from unmask.evaluation.judges import Judge
 from unmask.evaluation.texts import Texts, join_documents
+from unmask.objectives.divergences import at_least_float32
 from unmask.parallel.ranks import joined
 
 Progress = Callable[[int, int], None]  # texts done, of how many
@@ -217,7 +218,7 @@ def _score(judge: Judge, rows: Sequence[Sequence[int]], counted_BT: Tensor, entr
 
 def _said(logits_TV: Tensor, next_T: Tensor, entropy: bool) -> Tensor:
     """Of a text's tokens -log p, and where it is wanted the judge's entropy, in float32 or better: (1 or 2, T)."""
-    log_p_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32)).log_softmax(-1)
+    log_p_TV = at_least_float32(logits_TV).log_softmax(-1)
     nll_T = -log_p_TV.gather(-1, next_T[:, None])[:, 0]
     return torch.stack([nll_T, _entropy(log_p_TV)] if entropy else [nll_T])
 

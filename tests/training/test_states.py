@@ -1,0 +1,54 @@
+"""What a run keeps to go on from: plain files; a damaged one is told from a device without room."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from unmask.base.errors import UserError
+from unmask.objectives.mdlm import MDLM
+
+
+def test_states_are_plain_safetensors(model, trainer, corpus, tmp_path):
+    """Readable with the public library alone, no pickle; the index gives the shape of every tensor."""
+    trainer(steps=2).fit(model, MDLM(), corpus)
+    folder = tmp_path / "run" / "state" / "step-00000002"
+    tensors = load_file(folder / "rank-00000-of-00001.safetensors")
+    index = json.loads((folder / "index.json").read_text())
+    assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {
+        name: entry["shape"] for name, entry in index["tensors"].items()
+    }
+    assert torch.equal(tensors["weight.head.linear.weight"], model.head.linear.weight.detach())
+    assert int(tensors["adam.n.embedding.weight"]) == 2
+
+
+def test_a_damaged_state_says_what_to_remove_and_then_the_run_goes_on(model, trainer, corpus, tmp_path):
+    trainer(steps=4).fit(model, MDLM(), corpus)
+    newest = tmp_path / "run" / "state" / "step-00000004"
+    file = next(newest.glob("*.safetensors"))
+    raw = bytearray(file.read_bytes())
+    raw[-3] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(UserError, match=r"step-00000004 is damaged .*remove that folder.*continues from step 2"):
+        trainer(steps=6).fit(model, MDLM(), corpus)
+    file.write_bytes(raw[:100])
+    with pytest.raises(UserError, match="is damaged"):
+        trainer(steps=6).fit(model, MDLM(), corpus)
+    (newest / "index.json").unlink()
+    with pytest.raises(UserError, match="is damaged"):
+        trainer(steps=6).fit(model, MDLM(), corpus)
+    shutil.rmtree(newest)
+    assert trainer(steps=6).fit(model, MDLM(), corpus).provenance["step"] == 6
+
+
+def test_a_state_that_finds_no_room_on_the_device_is_not_called_damaged(model, trainer, corpus, monkeypatch):
+    trainer(steps=2).fit(model, MDLM(), corpus)
+
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("unmask.parallel.state._fill", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        trainer(steps=4).fit(model, MDLM(), corpus)
