@@ -19,6 +19,11 @@ def test_a_causal_model_is_refused_in_one_line(tmp_path):
         run(["bench", "sampler", "--model", str(tmp_path / "judge"), "--device", "cpu"])
 
 
+def test_a_model_beside_a_preset_is_refused_in_one_line():
+    with pytest.raises(UserError, match="--model pocket brings its own shape: leave out --preset, or --model"):
+        run(["bench", "sampler", "--model", "pocket", "--preset", "tiny", "--device", "cpu"])
+
+
 def test_the_bench_runs_in_miniature(capsys):
     options = "--preset tiny --steps 2 3 --batch 2 --repeats 1 --device cpu --json"
     run(["bench", "sampler", *options.split()])

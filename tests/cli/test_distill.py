@@ -153,6 +153,7 @@ def test_a_student_starts_as_its_teacher(capsys, house, tmp_path):
         (["--round_steps", "0"], "at least 1 optimiser step"),
         (["--guard", "of"], "did you mean 'off'?"),
         (["--eval_every", "0"], "--guard off"),
+        (["--guard", "off", "--elbo_rise", "1"], "no guard to keep --elbo_rise: leave it out, or say --guard warn"),
         (["--judge", "TEACHER"], "is a masked model: a judge reads from left to right"),
         (["--sample_steps", "9999999"], "sample_steps must be at most 10,000, not 9,999,999"),
         (["--delta", "3/2"], "0 < delta < 1"),

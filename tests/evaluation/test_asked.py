@@ -75,6 +75,16 @@ def test_control_steps_that_serve_nobody_are_told(scene, names) -> None:
     assert any("--control_steps did nothing" in note for note in results.notes) == (drawn == {2})
 
 
+@pytest.mark.parametrize("given", [{}, {"temperatures": [1.0]}, {"temperatures": [1.0], "control_steps": [4]}])
+def test_options_of_drawing_are_told_where_nothing_is_drawn(scene, given) -> None:
+    models, data, _ = scene
+    results = evaluate(
+        {"teacher": models["teacher"]}, [2], plans=["iid"], n=2, data=data, only_bounds=True, device="cpu", **given
+    )
+    told = " ".join(note for note in results.notes if "did nothing" in note)
+    assert {name for name in ("temperatures", "control_steps") if f"--{name}" in told} == given.keys()
+
+
 @pytest.mark.parametrize(
     ("length", "plan", "expected"),
     [

@@ -24,7 +24,6 @@ from unmask.checkpoint.io import Checkpoint, load
 from unmask.models.denoiser import check_masked
 from unmask.models.dit import DiT
 from unmask.parallel.ranks import pick_device
-from unmask.process.schedule import LogLinear
 from unmask.sampling.ancestral import ancestral
 from unmask.sampling.body import Body, prepare
 from unmask.sampling.grids import make_grid
@@ -48,7 +47,7 @@ class Line:
 
 def sampler(
     *,
-    preset: Literal["tiny", "mini", "pocket", "study", "small", "medium", "large"] = "pocket",
+    preset: Literal["tiny", "mini", "pocket", "study", "small", "medium", "large"] | None = None,
     model: str | None = None,
     steps: list[int] = [8, 32],  # noqa: B006  read only
     batch: int | None = None,
@@ -62,7 +61,7 @@ def sampler(
     """Time the plain published sampler and ours, side by side.
 
     Args:
-        preset: the model's shape, with random weights (speed does not depend on what it learnt)
+        preset: the model's shape, with random weights: speed does not depend on what it learnt (default: pocket)
         model: a checkpoint to time instead
         steps: numbers of steps for ours
         batch: sequences at a time; by default 32 on a GPU, 8 elsewhere
@@ -76,8 +75,10 @@ def sampler(
     place = pick_device(device)
     if min(steps, default=0) < 1 or (batch is not None and batch < 1) or repeats < 1:
         raise UserError("steps, batch and repeats must be at least 1")
+    if model and preset:
+        raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
     cuda = place.type == "cuda"
-    checkpoint = load(model) if model else Checkpoint(random_model(preset), LogLinear(), None, {"preset": preset})
+    checkpoint = load(model) if model else Checkpoint(random_model(preset or "pocket"))
     denoiser = checkpoint.model
     if not isinstance(denoiser, DiT):
         raise UserError("the bench times DiT models: give one with --model, or a preset")

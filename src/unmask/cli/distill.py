@@ -97,6 +97,9 @@ def distill(
 
     if trainer.out is None:
         raise UserError("--out must be given: the folder that the run lives in")
+    if guard == "off" and (changed := bounds.changed):
+        named = ", ".join(f"--{name}" for name in changed)
+        raise UserError(f"there is no guard to keep {named}: leave it out, or say --guard warn")
     with joined(trainer.device):
         source, loader = _opened(teacher, data, weights, length, wrap, trainer.seed)
         objective = make_rounds(

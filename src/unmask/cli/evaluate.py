@@ -25,7 +25,7 @@ def evaluate(
     models: list[str],
     steps: list[int] | None = None,
     plans: list[str] = ["iid", "golden"],  # noqa: B006 (never changed: shown in the help)
-    temperatures: list[float] = [1.0, 0.9, 0.8, 0.7],  # noqa: B006
+    temperatures: list[float] | None = None,
     n: int = 64,
     judge: str | None = None,
     judge_dtype: Literal["fp32", "bf16"] = "fp32",
@@ -57,7 +57,7 @@ def evaluate(
         steps: numbers of steps of every model (default: 4 8 16 32 64, as far as models and fitted grids go)
         plans: reveal plans, each on its usual grid (iid on uniform, the others on rank), or PLAN@GRID: iid@cosine,
             golden@fitted.json with a file of `unmask fit-grid`
-        temperatures: of every model; the highest is the headline's
+        temperatures: of every model; the highest is the headline's (default: 1.0 0.9 0.8 0.7)
         n: texts of each cell
         judge: a causal judge: smollm2, gemma3, gpt2-large, llama-3-8b, a hub name, a folder or a GGUF file; without one
             there are NELBO, entropy and diversity only

@@ -43,7 +43,7 @@ def evaluate(
     steps: Sequence[int] | None = None,
     *,
     plans: Sequence[str] = ("iid", "golden"),
-    temperatures: Sequence[float] = TEMPERATURES,
+    temperatures: Sequence[float] | None = None,
     n: int = 64,
     judge: str | Path | Judge | Any = None,
     judge_dtype: Dtype = "fp32",
@@ -73,7 +73,7 @@ def evaluate(
         steps: of every model, at most one a token (default: 4, 8, ... 64, as far as models and grids go)
         plans: reveal plans; iid runs on the grid `uniform`, the others on `rank`, and PLAN@GRID on another: a name
             (iid@cosine) or a file of `unmask fit-grid` (golden@fitted.json)
-        temperatures: of every model; the highest is the headline's
+        temperatures: of every model; the highest is the headline's (default: 1, 0.9, 0.8, 0.7)
         n: texts of a cell
         judge: a causal judge (see load_judge); None: NELBO, entropy and diversity only
         judge_dtype: of the judge's matrices; bf16 is for GPUs, and its Gen PPL another number
@@ -96,6 +96,8 @@ def evaluate(
         cells: the folder of finished cells, which several evaluations may share (default: `cells` in `out`)
         progress: told what is being done
     """
+    undrawn = _undrawn(temperatures=temperatures, control_steps=control_steps) if only_bounds else []
+    temperatures = TEMPERATURES if temperatures is None else temperatures
     Wishes(
         steps=steps, control_steps=control_steps, plans=plans, temperatures=temperatures, n=n, batch=batch,
         judge=judge, judge_dtype=judge_dtype, protocol=protocol, data=data, split=split, wrap=wrap, mauve=mauve,
@@ -114,7 +116,7 @@ def evaluate(
         control = _doublings(length) if control_steps is None else set(control_steps)
         ways = make_ways(plans, steps)
         compared = any(entry.role in ("student", "elbo") for entry in entries)
-        if control_steps and not compared:
+        if control_steps and not compared and not only_bounds:
             notes.append(NOT_COMPARED)
         if compared and any(entry.role == "teacher" for entry in entries) and not only_bounds:
             check_control(ways, steps, control)
@@ -134,7 +136,7 @@ def evaluate(
         real = None if held is None or only_bounds else _real(held, n, seed)
         if mauve:
             check_mauve(real is not None, len(real.pool) if real else 0)
-        notes += [ONLY_BOUNDS] if only_bounds else [NO_JUDGE] if reader is None else []
+        notes += [ONLY_BOUNDS, *undrawn] if only_bounds else [NO_JUDGE] if reader is None else []
         store = None if reader is None else Store.open()
         shop = Workshop(
             Measure(reader, protocol, real, store, seed), ranks, _kept_in(out, cells), n, seed,
@@ -164,6 +166,12 @@ def _kept_in(out: str | Path | None, cells: str | Path | None) -> Path | None:
     if cells is not None:
         return Path(cells)
     return None if out is None else Path(out) / "cells"
+
+
+def _undrawn(**asked: Sequence[float] | None) -> list[str]:
+    """Which options are about texts that nobody draws; a recipe may have set them, so they are told, not refused."""
+    given = " and ".join(f"--{name}" for name, value in asked.items() if value is not None)
+    return [f"{given} did nothing: only what is drawn has them."] if given else []
 
 
 def _doublings(length: int) -> set[int]:

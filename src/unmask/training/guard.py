@@ -43,6 +43,11 @@ class Bounds:
             if not getattr(self, field.name) >= 0:
                 raise UserError(f"{field.name} is a bound: at least 0, not {getattr(self, field.name)}")
 
+    @property
+    def changed(self) -> list[str]:
+        """The bounds that are not the usual ones."""
+        return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+
 
 @dataclass(frozen=True)
 class Look:
