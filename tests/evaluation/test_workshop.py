@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -146,3 +147,31 @@ def test_cells_of_another_rule_of_ties_are_drawn_again(letters, tmp_path, monkey
         assert set(run()) == {"golden", "confidence"}
     assert set(run()) == {"confidence"}
     assert not run()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"model": "teacher", "plan": "iid", "ratios": [], "tokens": "?"}',
+        '{"plan": "iid", "tokens": 1, "nfe": 1, "log_q": 1, "record": {}, "seconds": 1, "timing": {}}',
+    ],
+)
+def test_a_kept_file_of_another_shape_is_made_again(letters, data, tmp_path, content) -> None:
+    """Samples, scores and bounds alike."""
+
+    def run() -> list:
+        results = evaluate({"teacher": network(letters(SIZE))}, [4], data=data, out=tmp_path / "out", **OPTIONS)
+        return [(entry.model, entry.plan, entry.scores) for entry in results.entries]
+
+    first = run()
+    kept = {path: path.read_bytes() for path in (tmp_path / "out" / "cells").iterdir()}
+    assert len(kept) == 4, "samples and scores of a cell, ELBO, NELBO"
+    for path in kept:
+        path.write_text(content)
+    assert run() == first
+    for path, before in kept.items():
+        again, once = json.loads(path.read_bytes()), json.loads(before)
+        assert again.keys() == once.keys()

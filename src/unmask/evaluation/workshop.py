@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from unmask.base import provenance
 from unmask.base.errors import UserError
@@ -167,7 +166,7 @@ class Workshop:
             with_mauve,
             real and [real.pool.record["sha256"], real.reference.record["sha256"]],
         ]
-        kept = self._kept(f"{key_of(*scored)[:24]}.json")
+        kept = self._kept(f"{key_of(*scored)[:24]}.json", Cell.from_json)
         if kept is None:
             samples = self._samples(entry, plan, made, draw)
             kept = self._score(entry, plan, steps, temperature, samples, with_mauve).to_json()
@@ -181,7 +180,7 @@ class Workshop:
     def _samples(self, entry: Entry, plan: str, made: list[Any], draw: Callable[[int], Samples]) -> Json:
         """Samples and the seconds they took, as JSON: what is kept before any judge is asked."""
         name = f"{key_of(*made)[:24]}.samples.json"
-        kept = self._kept(name)
+        kept = self._kept(name, _drawn)
         if kept is None:
             if self._identity(entry) not in self._warm:  # the first draw of a model pays for its start
                 draw(self._warming(entry))
@@ -208,13 +207,8 @@ class Workshop:
     def _score(
         self, entry: Entry, plan: str, steps: int | None, temperature: float, kept: Json, with_mauve: bool
     ) -> Cell:
-        tokens_nL = torch.tensor(kept["tokens"])
-        texts = of_samples(
-            Samples(tokens_nL, tokens_nL < 0, _column(kept["log_q"]), torch.tensor(kept["nfe"]), [], kept["record"]),
-            entry.checkpoint.tokenizer,
-            sha256=entry.sha256,
-            name=entry.name,
-        )
+        samples, seconds, timing = _drawn(kept)
+        texts = of_samples(samples, entry.checkpoint.tokenizer, sha256=entry.sha256, name=entry.name)
         found = self.measure(texts, with_mauve=with_mauve)
         return Cell(
             model=entry.name,
@@ -222,14 +216,14 @@ class Workshop:
             steps=steps,
             temperature=temperature,
             n=len(texts),
-            nfe=sum(kept["nfe"]) / len(kept["nfe"]),
-            seconds=kept["seconds"],
-            tokens=int((tokens_nL >= 0).sum()),
+            nfe=float(samples.nfe.double().mean()),
+            seconds=seconds,
+            tokens=int((samples.tokens >= 0).sum()),
             scores=found.scores,
             ratios=found.ratios,
             samples=tuple(texts.strings[:SHOWN]),
             suspicions=found.suspicions,
-            record={**found.record, "timing": kept["timing"]},
+            record={**found.record, "timing": timing},
         )
 
     # --- likelihood ---------------------------------------------------------------------------------------------------
@@ -249,7 +243,7 @@ class Workshop:
         made = [_VERSION, self._identity(entry), way and [_identity_of(way, steps), steps], self.seed, self.precision]
         name = f"{key_of('bound', *made, texts.record['sha256'], self.ranks.device.type)[:24]}.json"
         plan, asked = (way.name, steps) if way else (None, None)
-        kept = self._kept(name)
+        kept = self._kept(name, Bound.from_json)
         if kept is None:
             how: dict[str, Any] = {
                 "seed": self.seed,
@@ -269,16 +263,19 @@ class Workshop:
 
     # --- the folder ---------------------------------------------------------------------------------------------------
 
-    def _kept(self, name: str) -> Json | None:
-        """What an earlier run finished; a damaged file is made again."""
+    def _kept(self, name: str, shape: Callable[[Json], Any]) -> Json | None:
+        """What an earlier run finished; a file that is damaged, or that `shape` cannot take, is made again."""
         if self.folder is None:
             return None
         path = self.folder / name
 
         def read() -> Json | None:
             try:
-                return read_json(path, "cell") if path.is_file() else None
-            except UserError:
+                said = read_json(path, "cell") if path.is_file() else None
+                if said is not None:
+                    shape(said)
+                return said
+            except (UserError, LookupError, TypeError, ValueError, AttributeError, AssertionError):
                 return None
 
         found: Json | None = self.ranks.on_first(read)
@@ -297,8 +294,11 @@ def _identity_of(way: Way, steps: int) -> Json:
     return {"reveal": reveal, "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
 
 
-def _column(log_q: list[float]) -> Tensor:
-    return torch.tensor(log_q, dtype=torch.float64)[:, None]
+def _drawn(kept: Json) -> tuple[Samples, float, Json]:
+    """Kept samples without their strings, the seconds they took, and what those belong to."""
+    tokens_nL, nfe_n = torch.tensor(kept["tokens"]), torch.tensor(kept["nfe"])
+    log_q_n1 = torch.tensor(kept["log_q"], dtype=torch.float64)[:, None]
+    return Samples(tokens_nL, tokens_nL < 0, log_q_n1, nfe_n, [], kept["record"]), kept["seconds"], kept["timing"]
 
 
 def _bound_of(name: str, plan: str | None, steps: int | None, found: Likelihood) -> Bound:
