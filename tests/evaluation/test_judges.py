@@ -4,6 +4,8 @@ import json
 import math
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +15,14 @@ import torch
 from unmask.base.errors import UserError
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.data.tokenizer import EOS, Tokenizer
-from unmask.evaluation import hugging_face
+from unmask.evaluation import hugging_face, judges
 from unmask.evaluation.gen_ppl import gen_ppl
 from unmask.evaluation.judges import load_judge, vocabulary_hash
 from unmask.evaluation.path_gap import WHOLE
 from unmask.evaluation.reading import judge_rows
 from unmask.evaluation.texts import Texts
 from unmask.models.dit import DiT
+from unmask.parallel.ranks import Ranks
 
 TEXT = "the cat sat on the mat, and the dog sat on the cat; then the mat was sat on by all of them. " * 8
 NEEDS = "transformers is not installed: pip install 'unmask[eval]'"
@@ -194,6 +197,17 @@ def test_a_gguf_file_is_unpacked_once(bpe, tmp_path, monkeypatch):
     model = transformers.LlamaForCausalLM(config).eval()
     path = tmp_path / "tiny.gguf"
     write_gguf(gguf, path, model.state_dict(), bpe)
+    began, unpack = [], judges._unpack
+
+    def slowly(*given):
+        began.append(given)
+        time.sleep(0.3)  # long enough for the other to come
+        unpack(*given)
+
+    monkeypatch.setattr(judges, "_unpack", slowly)
+    with ThreadPoolExecutor(2) as both:
+        places = list(both.map(lambda _: judges._unpacked(path, None, Ranks(0, 1, torch.device("cpu"))), range(2)))
+    assert (len(set(places)), len(began)) == (1, 1), "who comes second waits, and finds it unpacked"
     judge, texts = load_judge(path, device="cpu"), blocks(bpe)
     nll_B = direct(model(texts.tokens_TL).logits.detach(), texts.tokens_TL)
     assert gen_ppl(texts, judge, protocol="mdlm").ppl.value == pytest.approx(

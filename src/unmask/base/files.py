@@ -143,18 +143,35 @@ def sweep_asides(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, busy: str) -> Iterator[None]:
-    """Keep every other process that asks out of a folder; if one is in already, that is a UserError: `busy`."""
+def locked(folder: Path, busy: str | None) -> Iterator[None]:
+    """Keep every other process that asks out of a folder; if one is in already, that is a UserError: `busy`.
+
+    Without such words this one waits.
+    """
     with os_errors("write", folder):  # which is what the lock is for
         handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(busy) from error
+        with os_errors("lock", folder):  # not every file system can
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+            except BlockingIOError as error:
+                raise UserError(busy or "") from error
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """For folders of ours that several processes put things in: this one alone, after what a killed one left is gone.
+
+    Look again inside whether the thing is there: who had to wait may find it made.
+    """
+    with os_errors("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, busy=None):
+        sweep_asides(folder)
+        yield
 
 
 def sha256_file(path: Path | str) -> str:

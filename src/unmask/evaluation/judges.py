@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from unmask.base.errors import UserError, nearest
-from unmask.base.files import fresh_folder, sha256_file, write_json
+from unmask.base.files import fresh_folder, one_at_a_time, sha256_file, write_json
 from unmask.checkpoint.io import FORMAT, Checkpoint, load
 from unmask.checkpoint.locate import bundled
 from unmask.data.tokenizer import EOS, Tokenizer
@@ -190,16 +190,22 @@ def _unpacked(path: Path, cache: str | Path | None, ranks: Ranks) -> str:
                 raise UserError(f"{path} is a file but no GGUF model: give a GGUF file or a folder")
         folder = cache_home(cache) / "gguf" / sha256_file(path)[:32]
         if not (folder / "config.json").is_file():
-            model, tokenizer = pretrained(str(path.parent), str(path), CAUSAL, OFFLINE, gguf_file=path.name)
-            config = json.loads(model.config.to_json_string())
-            config.pop("quantization_config", None)  # it no longer is, and transformers saves no GGUF model itself
-            with fresh_folder(folder) as aside:
-                tokenizer.save_pretrained(aside)
-                safetensors.torch.save_model(model, str(aside / "model.safetensors"), metadata={"format": "pt"})
-                write_json(aside / "config.json", config)
+            with one_at_a_time(folder.parent):
+                if not (folder / "config.json").is_file():
+                    _unpack(path, folder)
         return str(folder)
 
     return str(ranks.on_first(work))
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    model, tokenizer = pretrained(str(path.parent), str(path), CAUSAL, OFFLINE, gguf_file=path.name)
+    config = json.loads(model.config.to_json_string())
+    config.pop("quantization_config", None)  # it no longer is, and transformers saves no GGUF model itself
+    with fresh_folder(folder) as aside:
+        tokenizer.save_pretrained(aside)
+        safetensors.torch.save_model(model, str(aside / "model.safetensors"), metadata={"format": "pt"})
+        write_json(aside / "config.json", config)
 
 
 def _transformers(source: str, name: str, device: torch.device, dtype: str) -> Judge:
