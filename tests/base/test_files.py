@@ -75,6 +75,23 @@ def test_a_swap_cut_off_between_its_renames_is_brought_back(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["folder"]
 
 
+def test_a_swap_interrupted_between_its_renames_leaves_the_old(tmp_path: Path, monkeypatch) -> None:
+    home, rename = tmp_path / "folder", os.rename
+    with files.fresh_folder(home) as aside:
+        (aside / "one").write_text("1")
+
+    def interrupted(source, target) -> None:
+        rename(source, target)
+        if ".old-" in str(target):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), files.fresh_folder(home) as aside:
+        (aside / "one").write_text("2")
+    assert (home / "one").read_text() == "1"
+    assert os.listdir(tmp_path) == ["folder"]
+
+
 def test_a_sweep_leaves_what_is_not_named_as_ours(tmp_path: Path) -> None:
     for name in (".notes.new-december", ".bashrc.old-backup01", ".a.new-12345", "b.old-12345678"):
         (tmp_path / name).write_text("mine")

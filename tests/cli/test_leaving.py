@@ -5,10 +5,13 @@ The thread there stands for gloo's, which outlive the group: Python's teardown u
 """
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
+
+from unmask.cli.main import let_sigterm_say_so
 
 SCRIPT = """
 import threading, time
@@ -35,3 +38,11 @@ def test_a_closed_stream_is_no_reason_to_fail(folder, closed):
     assert done.returncode == 0, done.stderr
     assert ("forwards" in done.stderr) == ("2" not in closed)
     assert done.stdout.count("forwards") == (0 if closed.startswith(">") else 2)  # of the rules, not of the summary
+
+
+def test_one_of_several_ends_at_once_when_torchrun_says_so(monkeypatch):
+    """It may wait for the others inside a library, where Python hears of no signal."""
+    monkeypatch.setenv("RANK", "1")
+    before = signal.getsignal(signal.SIGTERM)
+    let_sigterm_say_so()
+    assert signal.getsignal(signal.SIGTERM) is before

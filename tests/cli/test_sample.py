@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from unmask.checkpoint.io import load
-from unmask.cli.main import main
+from unmask.cli.main import Terminated, main
 from unmask.cli.output import let_stdout_take_any_text
 from unmask.evaluation.ways import fitted_for_others, make_ways
 from unmask.sampling.sample import _Run, sample
@@ -165,14 +165,14 @@ def test_one_of_a_thing_is_not_several(unmask):
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """Ctrl-C once so many batches are done."""
+    """Ctrl-C, or what is raised in its place, once so many batches are done."""
 
-    def after(batches):
+    def after(batches, kind=KeyboardInterrupt):
         made, begun = [], _Run.batch
 
         def batch(run, indices, tokens):
             if len(made) == batches:
-                raise KeyboardInterrupt
+                raise kind
             made.append(indices)
             return begun(run, indices, tokens)
 
@@ -189,6 +189,12 @@ def test_an_interrupt_keeps_what_is_done(unmask, interrupted):
     assert out
     assert "".join(whole).startswith(out)
     assert "3 of 5" not in out
+
+
+def test_sigterm_keeps_what_is_done_too(unmask, interrupted):
+    interrupted(1, Terminated)
+    _, err = unmask("--n", "5", "--steps", "2", "--batch", "2", expect=143)
+    assert err == "unmask: terminated; 2 of 5 texts were printed\n"
 
 
 def test_texts_come_in_order_whatever_is_done_first(unmask, interrupted):

@@ -1,6 +1,9 @@
 """`unmask train` as a user types it: the whole way once, and each mistake as one line and exit code 2."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -44,6 +47,36 @@ def test_train_then_train_on_from_its_weights(capsys, corpora, tmp_path):
     start = {"source": first, "weights": weights_hash(begun), "step": load(first).provenance["step"]}
     assert config["facts"] == {"from": start}
     assert (config["objective"]["plan"], config["objective"]["plan_steps"]) == ("golden", 4)
+
+
+TERMINATED = """
+import os, signal, sys
+from unmask.cli.main import command
+from unmask.training.loop import Run
+update = Run._update
+
+def updated(run, step, sums):
+    update(run, step, sums)
+    if step == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+Run._update = updated
+command()
+"""
+
+
+def test_sigterm_is_one_line_and_the_same_command_goes_on(capsys, corpora, tmp_path):
+    words = ["--data", corpora[0], *OPTIONS.split(), "--save_every", "1", "--out", str(tmp_path / "run")]
+    alike = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # or rounding differs
+    script = [sys.executable, "-c", TERMINATED, "train", *words]
+    ended = subprocess.run(script, capture_output=True, text=True, env=alike)
+    said = "unmask: terminated; what was saved is whole, and the same command goes on from it\n"
+    assert (ended.returncode, ended.stderr) == (143, said)
+    assert main(["train", *words]) == 0
+    assert "goes on from step 2 of 3" in capsys.readouterr().err
+    whole = [*words[:-1], str(tmp_path / "whole")]
+    assert run(capsys, *whole)[0] == 0
+    assert weights_hash(load(tmp_path / "run").model) == weights_hash(load(tmp_path / "whole").model)
 
 
 def test_training_on_keeps_the_schedule(capsys, corpora, tmp_path):

@@ -99,8 +99,13 @@ def swap_in(aside: Path, path: Path) -> None:
         sync_path(path.parent)
         return
     old = _aside(path, "old")
-    os.rename(path, old)
-    os.rename(aside, path)
+    try:
+        os.rename(path, old)
+        os.rename(aside, path)
+    except BaseException:  # Ctrl-C between the two
+        if not path.exists():
+            os.rename(old, path)
+        raise
     sync_path(path.parent)
     shutil.rmtree(old, ignore_errors=True)
 

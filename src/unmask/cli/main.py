@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import signal
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from unmask.base.errors import UserError, from_os_error, unknown
 from unmask.cli.output import let_stdout_take_any_text, open_what_is_closed
@@ -47,6 +48,12 @@ SMALLER = {  # what to ask for where memory has run out, by command
     "unmask bench sampler": _BATCH,
     "unmask bench distill": f"{_BATCH} or --length",
 }
+
+RESUMED = ("prepare", "train", "distill", "evaluate", "demo")  # verbs that go on where they stopped
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a verb as Ctrl-C does."""
 
 
 def _usage(program: str, choices: dict[str, tuple[str, str]]) -> str:
@@ -103,7 +110,7 @@ def _out_of_memory(error: RuntimeError, command: str) -> UserError | None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The entry point: 0 when done, 2 for a user's mistake, 130 when interrupted."""
+    """The entry point: 0 when done, 2 for a user's mistake, 130 when interrupted, 143 when terminated."""
     argv = sys.argv[1:] if argv is None else argv
     # torch's threads wait by spinning; on a machine that others use too, sampling is many times slower without a limit
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -123,8 +130,22 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{name}: {from_os_error(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:  # a verb may know better what is left
-        print(f"{name}: interrupted; {stop if stop.args else 'what was saved is whole'}", file=sys.stderr)
-        return 130
+        ended, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
+        resumed = ", and the same command goes on from it" if next(iter(argv), "") in RESUMED else ""
+        print(f"{name}: {ended}; {stop if stop.args else f'what was saved is whole{resumed}'}", file=sys.stderr)
+        return code
+
+
+def let_sigterm_say_so() -> None:
+    """What a scheduler sends is told like Ctrl-C. Not among several processes: one that waits for the others inside a
+    library would never hear of it, and torchrun, which sends it, has words of its own.
+    """
+
+    def end(*_: Any) -> NoReturn:
+        raise Terminated
+
+    if "RANK" not in os.environ and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
 
 
 def leave(code: int) -> NoReturn:
@@ -145,4 +166,5 @@ def command() -> NoReturn:
     """What the shell and torchrun call."""
     open_what_is_closed()
     let_stdout_take_any_text()
+    let_sigterm_say_so()
     leave(main())

@@ -279,9 +279,9 @@ class _Audience:
         self._stack.close()
         if self.bar is not None:
             self.bar.wipe()
-        if kind is KeyboardInterrupt:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):  # Ctrl-C, or SIGTERM
             count = self.printer.print_all() if self.printer else 0
-            raise KeyboardInterrupt(f"{count} of {self.n} texts were printed" if count else "nothing was written")
+            raise kind(f"{count} of {self.n} texts were printed" if count else "nothing was written")
 
     def save(self, samples: Samples, model: str, gif: Path | None, html: Path | None) -> None:
         """The animations that were asked for."""
