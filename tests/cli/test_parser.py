@@ -1,5 +1,7 @@
 """A verb's signature is its command line: lists, switches, recipes, and one line for every mistake."""
 
+import importlib
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,7 +10,7 @@ import pytest
 import yaml
 
 from unmask.base.errors import UserError
-from unmask.cli.main import VERBS, main
+from unmask.cli.main import BENCHES, VERBS, main
 from unmask.cli.parser import CommandLine
 
 
@@ -87,6 +89,24 @@ def test_a_recipe_gives_values_and_options_override_it(tmp_path: Path, capsys: p
     recipe.write_text("powr: 7\n")
     with pytest.raises(UserError, match="unknown key 'powr': did you mean 'power'"):
         call("--config", str(recipe), "--gamma", "1")
+
+
+@pytest.mark.parametrize("home", [home for home, _ in (VERBS | BENCHES).values() if home])
+def test_what_any_verb_prints_as_its_config_it_reads_back(home: str, tmp_path: Path, capsys) -> None:
+    module, name = home.split(":")
+    line = CommandLine(getattr(importlib.import_module(module), name), name)
+    words = []
+    for option in line.options.values():
+        if option.default is inspect.Parameter.empty:
+            words += ["1"] if option.positional else [f"--{option.flag}", "1"]
+    assert line.parse([*words, "--print_config"]) is None
+    (tmp_path / "r.yaml").write_text(capsys.readouterr().out)
+    assert line.parse(["--config", str(tmp_path / "r.yaml")]) == line.parse(words)
+
+
+def test_positional_values_are_asked_for_where_neither_line_nor_recipe_has_them(capsys) -> None:
+    assert main(["convert", "pocket"]) == 2
+    assert capsys.readouterr().err == "unmask: TARGET must be given; see --help\n"
 
 
 def test_a_recipe_s_null_is_no_text(tmp_path: Path) -> None:

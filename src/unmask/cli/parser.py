@@ -209,7 +209,9 @@ class CommandLine:
         if option.positional:
             nargs = "*" if option.many else ("?" if option.default is not MISSING else None)
             metavar = option.name.upper()
-            self.parser.add_argument(option.name, nargs=nargs, default=argparse.SUPPRESS, help=shown, metavar=metavar)
+            self.parser.add_argument(
+                option.name, nargs=nargs, default=argparse.SUPPRESS, help=shown, metavar=metavar
+            ).required = False  # a recipe may have it: `parse` says what is missing
             return
         flags = list(dict.fromkeys(f"--{spelling}" for spelling in (option.flag, option.flag.replace("_", "-"))))
         settings: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": shown}
