@@ -104,6 +104,9 @@ def test_seconds_are_stated_only_of_what_ran(letters, data, tmp_path, monkeypatc
     assert {pair["found"] for pair in compiled.analysis["wall_clock"]} == {"no student cell was timed"}
     judged = run(compile=True, judge=network(tokenizer, causal=True, heads=4))
     assert {cell.model for cell in judged.cells if cell.seconds} == {"ar"}, "nor is it when another judge asks"
+    wider = run(batch=3)
+    assert [cell.samples for cell in wider.cells] == [cell.samples for cell in first.cells]
+    assert not any(cell.seconds for cell in wider.cells)
     again = run()
     assert [cell.seconds for cell in again.cells] == [cell.seconds for cell in first.cells]
     assert not any("drawn earlier" in note for note in again.notes)

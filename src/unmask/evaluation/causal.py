@@ -92,7 +92,7 @@ def sample_causal(
     device: str = "auto",
     precision: Precision = "auto",
 ) -> Samples:
-    """Write n texts from left to right, each as long as the model; sample i is the same whatever the batch."""
+    """Write n texts from left to right, each as long as the model; sample i draws the same noise whatever the batch."""
     model, tokenizer, law = dit_of(checkpoint), checkpoint.tokenizer, Law(temperature)
     if not model.config.causal:
         raise UserError("this model is not causal: draw from it with `unmask sample`")

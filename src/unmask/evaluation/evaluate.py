@@ -219,8 +219,8 @@ def _untimed(cells: Sequence[Cell]) -> list[str]:
     if not lost:
         return []
     return [
-        f"{lost} of {len(drawn)} cells were drawn earlier on another machine, or with other --compile, processes or "
-        "threads: no time is stated for them."
+        f"{lost} of {len(drawn)} cells were drawn earlier on another machine, or with other --compile, --batch, "
+        "processes or threads: no time is stated for them."
     ]
 
 

@@ -130,9 +130,12 @@ class Workshop:
         return entry.identity if entry.sha256 else f"{entry.name} {entry.identity}"
 
     def _timing(self, plan: str) -> Json:
-        """What the seconds of a cell belong to, beside what names the cell; a causal model is never compiled."""
-        machine = provenance.device_name(self.ranks.device)
-        return {"compile": self.compile and plan != CAUSAL, "processes": self.ranks.world, "device": machine}
+        """What the seconds of a cell belong to, beside what names the cell; a causal model is never compiled.
+
+        All this, and the batch too, moves a text by rounding only: the same noise, the same law. So it names no cell.
+        """
+        compiled, machine = self.compile and plan != CAUSAL, provenance.device_name(self.ranks.device)
+        return {"compile": compiled, "batch": self.batch, "processes": self.ranks.world, "device": machine}
 
     def _made(
         self,
@@ -154,7 +157,6 @@ class Workshop:
             temperature,
             self.n,
             self.seed,
-            self.batch,
             self.precision,
             self.ranks.device.type,
         ]
