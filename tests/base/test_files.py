@@ -100,6 +100,17 @@ def test_a_sweep_leaves_what_is_not_named_as_ours(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == before
 
 
+def test_where_a_file_system_cannot_lock_work_goes_on_and_sweeps_nothing(tmp_path: Path, monkeypatch) -> None:
+    def cannot(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    (tmp_path / ".a.new-0123abcd").mkdir()  # perhaps somebody else's who is at work
+    monkeypatch.setattr(files.fcntl, "flock", cannot)
+    with files.one_at_a_time(tmp_path), files.locked(tmp_path, "busy") as alone:
+        assert not alone
+    assert len(os.listdir(tmp_path)) == 1
+
+
 def test_damaged_json_is_said_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"half": ')
     with pytest.raises(UserError, match=r"index .* is damaged") as caught:

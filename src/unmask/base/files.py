@@ -5,6 +5,7 @@ Refuses to know what the bytes mean.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -148,22 +149,30 @@ def sweep_asides(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, busy: str | None) -> Iterator[None]:
+def locked(folder: Path, busy: str | None) -> Iterator[bool]:
     """Keep every other process that asks out of a folder; if one is in already, that is a UserError: `busy`.
 
-    Without such words this one waits.
+    Without such words this one waits. Whether others really are kept out: some clusters' file systems cannot lock.
     """
     with os_errors("write", folder):  # which is what the lock is for
         handle = os.open(folder, os.O_RDONLY)
     try:
-        with os_errors("lock", folder):  # not every file system can
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
-            except BlockingIOError as error:
-                raise UserError(busy or "") from error
-        yield
+        yield _alone(handle, folder, busy)
     finally:
         os.close(handle)
+
+
+def _alone(handle: int, folder: Path, busy: str | None) -> bool:
+    with os_errors("lock", folder):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+        except BlockingIOError as error:
+            raise UserError(busy or "") from error
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            return False
+    return True
 
 
 @contextmanager
@@ -174,8 +183,9 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
     """
     with os_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, busy=None):
-        sweep_asides(folder)
+    with locked(folder, busy=None) as alone:
+        if alone:
+            sweep_asides(folder)
         yield
 
 
