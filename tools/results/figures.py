@@ -66,9 +66,9 @@ def figures(study: Study) -> dict[str, bytes]:
         if study.name == "rounds":
             for judge in study.judged():
                 found[f"students-{_slug(judge)}"] = students(study, judge)
-        if study.name == "headline":
+        if study.name in ("headline", "scale"):
             for judge in study.judged():
-                found[f"headline-{_slug(judge)}"] = headline(study, judge)
+                found[f"{study.name}-{_slug(judge)}"] = headline(study, judge)
     return {name: drawn for name, drawn in found.items() if drawn}
 
 

@@ -37,6 +37,7 @@ ALT = {
     "frontier": "Gen PPL against entropy along the temperatures of each plan",
     "students": "Students from round to round: Gen PPL and entropy, beside the teacher along its temperatures",
     "headline": "Each score against forwards a text; lower and further left is better",
+    "scale": "Each score against forwards a text at L = 1024; lower and further left is better",
 }
 
 
