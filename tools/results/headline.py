@@ -13,6 +13,7 @@ from tools.results.names import plan_name, plan_order
 from tools.results.pivot import Record, Table, beside, ends, forwards, pivot
 from tools.results.studies import Study
 from tools.results.tables import Blocks, by_mauve, hot, plans, students, tables
+from tools.results.uncooled import uncooled
 
 MATCH = {
     "gen_ppl_cooled": "Gen PPL at equal entropy",
@@ -46,6 +47,7 @@ def headline(study: Study) -> Blocks:
         "within": tables(*(_close(mine) for mine in by_judge)),
         "suffices": tables(*(_suffice(mine) for mine in by_judge)),
         "distances": tables(*_distances(by_judge)),
+        "uncooled": tables(*(_uncooled(study, mine) for mine in by_judge)),
         "mauve": tables(*(by_mauve(hot(study.cells(judge), "teacher"), judge) for judge in study.judged())),
         "brief": tables(_brief(by_judge[0])) if by_judge else [],
     }
@@ -54,7 +56,7 @@ def headline(study: Study) -> Blocks:
 def scale(study: Study) -> Blocks:
     """The larger model: plans, how far they are from its own yardstick, then students."""
     apart = headline(study)
-    near = {name: apart[name] for name in ("within", "distances")}
+    near = {name: apart[name] for name in ("within", "distances", "uncooled")}
     return {**plans(study), **near, "students": students(study, lambda r: True, "Students")}
 
 
@@ -279,6 +281,11 @@ def _distance(mine: Sequence[Record], kind: str) -> Table | None:
         title=f"Distance by {MATCH[kind]}{by}", note=note, rows=_arm_plan, columns="steps", row=_row,
         cell=beside(_how_far, _met_at, forwards), corner="model, plan \\ steps", order=_row_order,
     )  # fmt: skip
+
+
+def _uncooled(study: Study, mine: Sequence[Record]) -> Table | None:
+    judge = mine[0]["judge"]
+    return uncooled(hot(study.cells(judge), "teacher"), mine[0]["yardstick"], judge, PPL)
 
 
 def _how_far(records: Sequence[Record]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.results.match import against, matches, yardstick
+from tools.results.tables import LAGS
 
 from unmask.base.errors import UserError
 from unmask.base.files import read_json, sha256_file, write_text
@@ -24,7 +25,10 @@ from unmask.evaluation.score import Score
 FORMAT, VERSION = "unmask slim results", 1
 LIMIT = 200_000  # bytes
 FRONTIER = ("gen_ppl", "entropy", "path_gap")  # of every cell; those of the headline's temperature have the rest too
-SCORES = (*FRONTIER, "judge_nll", "sampler_entropy", "distinct_4", "coverage_4", "repeated_4", "self_bleu", "mauve")
+SCORES = (
+    *FRONTIER, "judge_nll", "sampler_entropy", "distinct_4", "coverage_4", "repeated_4", "self_bleu", "mauve",
+    *(f"information_{lag}" for lag in LAGS),
+)  # fmt: skip
 MACHINE = ("unmask", "revision", "torch", "python", "device", "time", "processes")
 TEMPERATURE = 1.0
 TEXT = 700  # characters of a sample

@@ -20,6 +20,8 @@ HALF = "± is half the 95% interval."
 PPL_ENTROPY = beside(score("gen_ppl"), score("entropy", 3), forwards)
 GAP = score("path_gap", 3)
 NATS = score("per_token", 4)
+LAGS = (8, 16, 32)  # tokens
+BY_LAG = beside(*(score(f"information_{lag}", 4, f"{lag}: ") for lag in LAGS))
 COOLED = "at the best of its temperatures"
 STUDENT_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided 95%, by the number of seeds
 
@@ -70,7 +72,20 @@ def plans(study: Study) -> Blocks:
         "gap": tables(*gap),
         "nelbo": tables(*(nelbo(study, text) for text in ("prose", "verse"))),
         "mauve": tables(*mauve),
+        "lags": tables(by_lag(study.cells())),
     }
+
+
+def by_lag(records: Sequence[Record]) -> Table | None:
+    """How much tokens of one text know of each other at a distance: what steps that reveal many at once lose first."""
+    real = max((r for r in records if r["role"] == "real" and BY_LAG([r])), key=lambda r: r["n"], default=None)
+    beside_real = f" Real text: {BY_LAG([real]).replace('<br>', ', ')}." if real else ""
+    note = (
+        f"Nats of mutual information between tokens {LAGS[0]}, {LAGS[1]} and {LAGS[2]} apart, of the 128 most frequent "
+        f"and one symbol for the rest; no judge.{beside_real}"
+    )
+    title = "Information by distance, nothing cooled"
+    return by_plan(hot(records, "teacher"), title=title, note=note, cell=BY_LAG)
 
 
 def by_mauve(records: Sequence[Record], judge: str) -> Table | None:
