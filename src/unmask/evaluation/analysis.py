@@ -14,6 +14,7 @@ from functools import cache, partial
 
 import torch
 
+from unmask.evaluation.alike import alike
 from unmask.evaluation.frontier import Drawn, Interval, at_entropy, cell_name, draw_cell
 from unmask.evaluation.results import Bound, Cell, Json, Results
 from unmask.evaluation.score import DRAWS, Ratio, bootstrap, choose_least, difference
@@ -105,6 +106,7 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
                 "speed_up": speed_up(student, nfe, paths).to_json(),
                 "gap": asdict(gap_at(student.log_ppl_D, nfe, paths, student.entropy_D)),
                 "gap_at_real": None,
+                "alike": alike(cell, cells_by_steps.get(cell.steps or 0, [])),
             }
             if real is not None and real.judged:
                 entropy_D = drawn(real).entropy_D

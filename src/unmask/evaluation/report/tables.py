@@ -83,6 +83,7 @@ def speed_ups(results: Results) -> Table:
             interval(entry["gap"], signed=True),
             interval(entry["gap_at_real"], signed=True),
             f"{entry['entropy']:.3f}",
+            _alike(entry.get("alike")),
         ]
         for entry in results.analysis["comparisons"]
     ]
@@ -90,10 +91,15 @@ def speed_ups(results: Results) -> Table:
         "Against the undistilled teacher on the same plan, with its temperature set to the student's entropy. Gaps are "
         "log PPL of student less teacher: below 0 is the student's gain. A 95% interval from "
         f"{results.analysis['draws']:,} joint bootstrap draws stands beneath; – means not bracketed. By chance "
-        "alone, one comparison in forty is credited."
+        "alone, one comparison in forty is credited. Entropy is of the words within a text; self-BLEU says how alike "
+        "texts are among themselves, beneath it how alike the teacher's are in as many steps at that entropy."
     )
-    head = ["student", "speed-up", "gap at equal NFE, entropy", "gap at real text's entropy", "entropy"]
+    head = ["student", "speed-up", "gap at equal NFE, entropy", "gap at real text's entropy", "entropy", "self-BLEU"]
     return Table("Speed-up at matched entropy", head, rows, note, wordy=frozenset({1}))
+
+
+def _alike(said: dict[str, Any] | None) -> str:
+    return f"{said['student']['value']:.3f}\nteacher {said['teacher']['value']:.3f}" if said else "–"
 
 
 def interval(said: dict[str, Any] | None, signed: bool = False, digits: int = 3) -> str:

@@ -56,9 +56,8 @@ def _ends(found: dict[str, Any]) -> str:
 
 def meaning(results: Results) -> list[str]:
     """The sentences of 'what this means'."""
-    return [
-        sentence for part in (_speed, _gap, _plan, _likelihood, _real, _diversity, _clock) for sentence in part(results)
-    ] + list(results.notes)
+    parts = (_speed, _gap, _alike, _plan, _likelihood, _real, _diversity, _clock)
+    return [sentence for part in parts for sentence in part(results)] + list(results.notes)
 
 
 def _speed(results: Results) -> list[str]:
@@ -122,6 +121,20 @@ def _gap(results: Results) -> list[str]:
     return [
         f"At equal NFE and entropy its log PPL is {where} the teacher's: 95% interval of the difference "
         f"{limits(gap, signed=True)}."
+    ]
+
+
+def _alike(results: Results) -> list[str]:
+    """Whether equal entropy was not equal diversity."""
+    entry = results.analysis["headline"]
+    found = entry and entry.get("alike")
+    if not found or not found["differ"]:
+        return []
+    student, teacher = (found[who]["value"] for who in ("student", "teacher"))
+    more = "more" if student > teacher else "less"
+    return [
+        f"At that entropy, which is of the words within a text, its texts are {more} alike among themselves than the "
+        f"teacher's in as many steps: self-BLEU {student:.3f} and {teacher:.3f}."
     ]
 
 
