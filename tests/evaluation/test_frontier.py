@@ -130,4 +130,8 @@ def test_the_best_plan_is_found_at_the_steps_that_all_plans_ran():
 
     bounds = [bound("golden", 8, 4.09), bound("stride", 8, 4.08), bound("golden", 256, 4.04)]  # many steps are no merit
     settings = {"plans": ["golden", "stride"], "steps": [8, 256], "temperatures": [1.0]}
-    assert best_plan(Results({"teacher": {"role": "teacher"}}, [], bounds, settings, None), "teacher") == "stride"
+    roles = {"teacher": {"role": "teacher"}}
+    assert best_plan(Results(roles, [], bounds, settings, None), "teacher") == "stride"
+    settings["plans"].append("permutation")  # a yardstick, which ran in many steps only, has no say
+    bounds.append(bound("permutation", 256, 4.03))
+    assert best_plan(Results(roles, [], bounds, settings, None), "teacher") == "stride"

@@ -5,7 +5,7 @@ import random
 import statistics
 
 import pytest
-from tools.results.tables import by_lag
+from tools.results.tables import alike, by_lag
 from tools.results.uncooled import log_ratio, uncooled
 
 YARDSTICK = {"plan": "permutation", "steps": 64}
@@ -56,3 +56,9 @@ def test_information_is_told_lag_by_lag_beside_real_texts():
     assert [row[0] for row in table.rows] == ["golden"]  # of an older file, which has none, there is no row
     assert table.rows[0][1] == "8: 0.0100 ± 0.0012<br>16: 0.0050 ± 0.0006<br>32: 0.0025 ± 0.0003"
     assert "Real text: 8: 0.0100 ± 0.0012, 16: 0.0050" in table.note
+
+
+def test_a_students_self_bleu_stands_beside_the_teachers_bold_where_they_differ():
+    said = [{"alike": {"student": 0.31, "teacher": 0.25, "differ": differ}} for differ in (True, False)]
+    assert [alike([one]) for one in said] == ["**0.310**, teacher 0.250", "0.310, teacher 0.250"]
+    assert alike([{"alike": None}, {}]) == ""

@@ -220,7 +220,12 @@ def _comparison(one: Json) -> Json:
         "speed_up": {"relation": one["speed_up"]["relation"], **speed},
         "gap": triple(one["gap"]),
         "gap_at_real": triple(one["gap_at_real"]) if one["gap_at_real"] else None,
+        "alike": one.get("alike") and _alike(one["alike"]),
     }
+
+
+def _alike(said: Json) -> Json:
+    return {who: _digits(said[who]["value"]) for who in ("student", "teacher")} | {"differ": said["differ"]}
 
 
 def _samples(results: Results) -> list[Json]:

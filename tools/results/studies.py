@@ -96,7 +96,7 @@ def _compared(cell: Json, comparison: Json | None) -> Record:
     if comparison is None or not cell.get("gen_ppl"):
         return {}
     gap, ppl = comparison["gap"], cell["gen_ppl"][0]
-    found: Record = {"gap": gap, "speed_up": comparison["speed_up"]}
+    found: Record = {"gap": gap, "speed_up": comparison["speed_up"], "alike": comparison.get("alike")}
     if None not in gap:
         value, low, high = gap
         found["teacher_ppl"] = [ppl * math.exp(-value), ppl * math.exp(-high), ppl * math.exp(-low)]

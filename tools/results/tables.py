@@ -212,6 +212,15 @@ def speed_up(records: Sequence[Record]) -> str:
     return "<br>".join(_times(one) for one in said)
 
 
+def alike(records: Sequence[Record]) -> str:
+    """Self-BLEU beside the teacher's at equal entropy, where a file has it; bold where the two surely differ."""
+    said = [record["alike"] for record in records if record.get("alike")]
+    marks = ["**" * one["differ"] for one in said]
+    return "<br>".join(
+        f"{mark}{one['student']:.3f}{mark}, teacher {one['teacher']:.3f}" for mark, one in zip(marks, said, strict=True)
+    )
+
+
 def _times(said: dict[str, Any]) -> str:
     if said["value"] is None:
         return "not bracketed"
@@ -262,6 +271,8 @@ def students(study: Study, wanted: Callable[[Record], bool], what: str) -> list[
             known = [r for r in on if "speed_up" in r and r["speed_up"]["value"] is not None]
             if known:  # a table of nothing but "not bracketed" says nothing
                 found.append(by_steps(on, f"Speed-up at equal entropy: {where}", note, speed_up))
+            note = "Self-BLEU, and the teacher's in as many steps at equal entropy; bold where the two surely differ."
+            found.append(by_steps(on, f"How alike texts are: {where}", note, alike))
             cooled = at_best_temperature([r for r in cells if (r["plan"], r["steps"]) in asked and r["plan"] == plan])
             note = f"Nats per byte. {HALF}" + (f" {COOLED.capitalize()}: that with the lowest R." if cooled else "")
             found.append(by_steps([*on, *cooled], f"Path gap R: {where}", note, beside(GAP, cooled_to)))

@@ -51,7 +51,8 @@ def contenders(results: Results) -> list[str]:
 def best_plan(results: Results, teacher: str | None) -> str | None:
     """The plan on which the control alone does best: by NELBO, else by R, else by its entropy-blind log PPL.
 
-    Plans are compared at the steps that all of them ran.
+    Plans are compared at the steps that all of them ran, those that ran in the fewest steps: one that stands in merged
+    results for its many steps alone has nothing in common with the others.
     """
     model = teacher or next(iter(contenders(results)), None)
 
@@ -64,14 +65,19 @@ def best_plan(results: Results, teacher: str | None) -> str | None:
         known = {cell.steps: cell.value(score) for cell in cells if cell.steps in results.steps}
         return {steps: value for steps, value in known.items() if value is not None}
 
+    def ran_few(plan: str) -> bool:
+        fewest = results.steps[0]
+        return fewest in by_bounds(plan) or bool(results.where(model=model, plan=plan, steps=fewest))
+
     kinds = (by_bounds, partial(by_cells, "path_gap"), partial(by_cells, "gen_ppl"))
-    tables = [{plan: kind(plan) for plan in results.plans} for kind in kinds]
+    plans = [plan for plan in results.plans if ran_few(plan)]
+    tables = [{plan: kind(plan) for plan in plans} for kind in kinds]
     shared = [set.intersection(*map(set, table.values())) if table else set() for table in tables]
 
     def worth(plan: str) -> list[float]:
         return [sum(table[plan][steps] for steps in common) for table, common in zip(tables, shared, strict=True)]
 
-    return min(results.plans, key=worth, default=None)
+    return min(plans, key=worth, default=None)
 
 
 def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[Json]:
