@@ -1,7 +1,7 @@
 """Pages filled in: what stands between `<!-- begin NAME -->` and `<!-- end NAME -->` comes from the studies.
 
-NAME is a study (all of it) or STUDY/BLOCK (one part, where prose is to stand between the parts). Text outside the marks
-is never touched. Refuses to know where numbers come from.
+NAME is a study (all of it), STUDY/BLOCK (one part, where prose is to stand between the parts) or `summary` (a few rows
+of several studies). Text outside the marks is never touched. Refuses to know where numbers come from.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tools.results.figures import figures
 from tools.results.headline import headline, scale
 from tools.results.names import plan_name
 from tools.results.studies import STATUS, Json, Slim, Study
+from tools.results.summary import summary
 from tools.results.tables import Blocks, ablation, grids, matched, plans, rounds
 
 from unmask.base.errors import UserError, os_errors, unknown
@@ -52,6 +53,8 @@ def fill(page: Path, studies: Sequence[Study], pictures: Mapping[str, Sequence[P
         )
     shown = [study for study in studies if study.name in SECTIONS]  # `models` only makes what the others need
     parts = {name: part for study in shown for name, part in _parts(study, page.parent, pictures, results).items()}
+    brief = summary(shown)
+    parts["summary"] = brief.markdown() if brief else "*Not run yet.*"
 
     def new(found: re.Match[str]) -> str:
         name = found["name"]
