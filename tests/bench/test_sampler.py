@@ -7,6 +7,7 @@ import pytest
 from unmask.base.errors import UserError
 from unmask.bench.distill import distill
 from unmask.bench.sampler import sampler
+from unmask.bench.timing import told_rate
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import run
 from unmask.cli.parser import options_of
@@ -43,3 +44,8 @@ def test_the_bench_runs_in_miniature(capsys):
 def test_every_preset_can_be_timed(bench):
     (preset,) = [option for option in options_of(bench) if option.name == "preset"]
     assert set(preset.choices) == set(PRESETS)
+
+
+@pytest.mark.parametrize(("tflops", "shown"), [(757.04, "757.0"), (0.2634, "0.26"), (0.0371, "0.037")])
+def test_the_matmul_rate_of_a_cpu_is_not_told_as_nothing(tflops, shown):
+    assert told_rate(tflops) == f"matmul rate measured here: {shown} TFLOP/s"

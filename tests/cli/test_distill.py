@@ -13,10 +13,12 @@ import yaml
 
 import unmask
 from unmask.checkpoint.io import load
+from unmask.cli.distill import distill
 from unmask.cli.main import main
+from unmask.cli.parser import options_of
 from unmask.evaluation.identity import weights_hash
 from unmask.evaluation.judges import load_judge
-from unmask.training.rounds import TAKES
+from unmask.training.rounds import METHODS, TAKES
 
 QUICK = "--device cpu --no-tensorboard --no-progress"
 OPTIONS = f"--rounds 2 --round_steps 3 --delta 0.1 --batch 4 --eval_batches 1 --save_every 2 --samples 4 {QUICK}"
@@ -215,3 +217,8 @@ def test_bundled_recipes_are_valid(capsys, recipe):
     assert chosen["method"] == "mcd"
     if recipe != "demo-distill":  # a race changes --method alone: nothing in the recipe may be one method's own
         assert [key for key in TAKES["mcd"] if chosen[key] is not None] == []
+
+
+def test_every_method_is_a_choice():
+    [method] = [option for option in options_of(distill) if option.name == "method"]
+    assert set(method.choices or ()) == METHODS.keys() == TAKES.keys()

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -120,6 +121,23 @@ def test_the_store_remembers_over_runs(tmp_path):
     (tmp_path / "broken.sqlite").write_bytes(b"no database" * 100)
     with pytest.raises(UserError, match=r"cannot be used.*remove that file"):
         Store(tmp_path / "broken.sqlite")
+
+
+def test_a_cache_that_can_only_be_read_is_refused_when_it_is_opened(tmp_path, monkeypatch):
+    """Not when the first cell is drawn and its judgement is to be kept."""
+    Store(tmp_path / "said.sqlite")
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **more: connect(f"file:{path}?mode=ro", uri=True, **more))
+    with pytest.raises(UserError, match=r"readonly database\): .* or name another folder in UNMASK_CACHE"):
+        Store(tmp_path / "said.sqlite")
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_how_to_name_another(registry, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "file"))
+    for use in (Store.open, lambda: fetch("toy")):
+        with pytest.raises(UserError, match=r"cannot write .*file.*UNMASK_CACHE names another cache folder"):
+            use()
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):

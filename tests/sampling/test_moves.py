@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from unmask.sampling.body import prepare
 from unmask.sampling.categorical import Draw, Law
 from unmask.sampling.grids import make_grid
 from unmask.sampling.moves import keep_surest, locked_moves
-from unmask.sampling.reveal import TIE, Locked, make_reveal
+from unmask.sampling.reveal import TIE, Blocks, Confidence, Locked, make_reveal
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
 
@@ -68,6 +69,28 @@ def test_the_lowest_number_wins_a_tie_whatever_rounding_says() -> None:
     apart_M = surety_M.clone()
     apart_M[3] += 2 * TIE  # no tie any more
     assert keep_surest(apart_M, row_M, torch.tensor([2, 0]), tie_M, None).nonzero()[:, 0].tolist() == [2, 3]
+
+
+@dataclass(frozen=True)
+class Margin(Confidence):
+    """An adaptive plan as docs/extending.md says to write one."""
+
+    name: ClassVar[str] = "margin"
+
+    def surety(self, log_p_MV: Tensor) -> Tensor:
+        top_M2 = log_p_MV.exp().topk(2).values
+        return top_M2[..., 0] - top_M2[..., 1]
+
+
+@pytest.mark.parametrize("plan", [Margin(), Margin(threshold=0.3), Blocks(3, Margin())])
+def test_an_adaptive_plan_of_ones_own_is_a_name_and_a_surety(plan: Margin | Blocks) -> None:
+    source, free = Checkpoint(Enumerated(sticky(length=6, tokens=3))), plan == Margin(threshold=0.3)
+    drawn = sample(source, 4, None if free else 6, reveal=plan)
+    rule = drawn.record["plan"].get("inner", drawn.record["plan"])
+    assert (rule["name"], rule["threshold"]) == ("margin", 0.3 if free else None)
+    body = prepare(source.model, torch.device("cpu"))
+    forced = teacher_force(body, drawn.tokens, plan, make_grid("rank", 6), LogLinear())
+    assert bool(forced.log_q_TL.isfinite().all())
 
 
 class Narrow(Tensor):

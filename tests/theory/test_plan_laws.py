@@ -298,3 +298,9 @@ def test_kl_is_that_of_the_textbook():
     p, q = torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.25, 0.5, 0.25])
     assert kl(p, q) == pytest.approx(0.5 * torch.tensor(2.0).log().item())
     assert kl(q, p) == float("inf")
+
+
+def test_a_new_plan_whose_law_is_not_written_yet_is_not_told_to_be_itself(monkeypatch):
+    monkeypatch.setitem(PLANS, "silver", PLANS["golden"])
+    with pytest.raises(UserError, match=r"unknown plan with a known law 'silver': allowed: ((?!silver).)*$"):
+        chain_of(Locked("silver"), torch.ones(4, dtype=torch.bool), make_grid("rank", 2), LogLinear())

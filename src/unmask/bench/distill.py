@@ -25,7 +25,7 @@ from unmask.base.devices import to_device
 from unmask.base.errors import UserError
 from unmask.base.streams import stream
 from unmask.bench.sampler import random_model
-from unmask.bench.timing import Timing, measure
+from unmask.bench.timing import Timing, measure, told_rate
 from unmask.data.loader import Batch
 from unmask.models.denoiser import log_probs
 from unmask.models.dit import DiT
@@ -261,4 +261,4 @@ def _show(result: dict[str, Any], as_json: bool) -> None:
     if ratios:
         memory = f", with {ratios['memory']:.0%} of the memory" if "memory" in ratios else ""
         console.print(f"ours does {ratios['speed']:.2f}x the tokens of the plain step{memory}")
-    console.print(f"matmul rate measured here: {result['matmul_tflops']:.1f} TFLOP/s")
+    console.print(told_rate(result["matmul_tflops"]))

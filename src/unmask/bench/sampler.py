@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unmask.base import provenance
 from unmask.base.errors import UserError
-from unmask.bench.timing import Timing, measure
+from unmask.bench.timing import Timing, measure, told_rate
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.models.denoiser import check_masked
 from unmask.models.dit import DiT
@@ -234,4 +234,4 @@ def _show(result: dict[str, Any], as_json: bool) -> None:
     for row in result["ratios"]:
         faster = ", ".join(f"{value:.1f}x {key}" for key, value in row.items() if str(key).startswith("faster"))
         console.print(f"{row['steps']} steps: {faster}; {row['over_body']:.2f}x the body alone")
-    console.print(f"matmul rate measured here: {result['matmul_tflops']:.1f} TFLOP/s")
+    console.print(told_rate(result["matmul_tflops"]))

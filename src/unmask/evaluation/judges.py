@@ -26,7 +26,7 @@ from unmask.base.files import fresh_folder, one_at_a_time, sha256_file, write_js
 from unmask.checkpoint.io import FORMAT, Checkpoint, load
 from unmask.checkpoint.locate import bundled
 from unmask.data.tokenizer import EOS, Tokenizer
-from unmask.evaluation.cache import cache_home, key_of
+from unmask.evaluation.cache import cache_home, check_cache, key_of
 from unmask.evaluation.fetch import Progress, fetch
 from unmask.evaluation.hugging_face import need_transformers, pretrained
 from unmask.evaluation.identity import identity_of, weights_hash
@@ -190,6 +190,7 @@ def _unpacked(path: Path, cache: str | Path | None, ranks: Ranks) -> str:
                 raise UserError(f"{path} is a file but no GGUF model: give a GGUF file or a folder")
         folder = cache_home(cache) / "gguf" / sha256_file(path)[:32]
         if not (folder / "config.json").is_file():
+            check_cache(folder.parent)
             with one_at_a_time(folder.parent):
                 if not (folder / "config.json").is_file():
                     _unpack(path, folder)

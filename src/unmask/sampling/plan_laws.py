@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from unmask.base.errors import UserError, unknown
-from unmask.process.locking import GOLDEN, PLANS, cells_of
+from unmask.process.locking import GOLDEN, cells_of
 from unmask.process.schedule import LogLinear, Schedule
 from unmask.sampling.grids import Grid, assign_steps, make_grid
 from unmask.sampling.reveal import Blocks, Confidence, LeftToRight, RevealPlan, deal_steps
@@ -327,7 +327,7 @@ def chain_of(plan: RevealPlan, blank_L: Tensor, grid: Grid, schedule: Schedule) 
     elif plan.plan in _URNS:
         chain = _urn_chain(plan.plan, blank_L, grid, schedule)
     else:
-        raise unknown("plan with a known law", plan.plan, PLANS)
+        raise unknown("plan with a known law", plan.plan, [*_SCALAR, *_URNS])
     return Chain(chain.start, chain.steps, tail)
 
 
