@@ -142,6 +142,9 @@ def test_a_cache_that_cannot_be_written_is_told_with_how_to_name_another(registr
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
     assert cache_home(tmp_path) == tmp_path
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("UNMASK_CACHE", "~/elsewhere")
+    assert cache_home() == tmp_path / "elsewhere"
     monkeypatch.delenv("UNMASK_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_home() == tmp_path / "unmask"

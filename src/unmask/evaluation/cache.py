@@ -27,7 +27,7 @@ def cache_home(folder: str | Path | None = None) -> Path:
     if folder is not None:
         return Path(folder)
     if os.environ.get(HOME):
-        return Path(os.environ[HOME])
+        return Path(os.environ[HOME]).expanduser()  # an environment file knows no shell that would do it
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
 
 
