@@ -26,16 +26,18 @@ def test_every_score_and_judge_has_its_place():
     study = made_up("headline", 256, 8, "golden", {
         ("ours", "gen_ppl_cooled"): log, ("outside", "gen_ppl_cooled"): [-0.05, None, None],
         ("ours", "path_gap_cooled"): [0.003, 0.001, 0.005], ("outside", "nelbo"): [0.054, 0.045, 0.059],
+        ("outside", "path_gap"): [-0.0002, -0.002, 0.006],
     })  # fmt: skip
     table = summary([study])
     assert table is not None
-    ((what, fewer, cooled, hot, gap, nelbo),) = table.rows
+    ((what, fewer, cooled, hot, gap, hot_gap, nelbo),) = table.rows
     assert (what, fewer) == ("L = 256: golden, 8 steps<br>64 texts", "32x")
     assert cooled == "+10% [+5, +15]<br>−5% [−∞, ∞]"
     assert hot == "+10% [+6, +15]<br>+10% [+6, +15]"  # 0.095 ± hypot(0.030, 0.027) in logs
-    assert gap == "+0.003 [+0.001, +0.005]<br>–"
+    assert gap == "**+0.0030** [+0.0010, +0.0050]<br>–"  # all of it within the margin
+    assert hot_gap == "–<br>−0.0002 [−0.0020, +0.0060]"
     assert nelbo == "+0.054 [+0.045, +0.059]"
-    assert len(table.head) == len(HEAD) == 6
+    assert len(table.head) == len(HEAD) == 7
 
 
 def test_what_was_not_run_has_no_row():
