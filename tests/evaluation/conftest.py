@@ -4,6 +4,7 @@ test."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 
 import pytest
@@ -103,6 +104,24 @@ def _network(
 @pytest.fixture(scope="session")
 def network() -> Callable[..., Checkpoint]:
     return _network
+
+
+@pytest.fixture
+def slowed(monkeypatch):
+    """Makes a function of a module so slow that whoever else calls it comes while it works; returns its calls."""
+
+    def slow(module, name: str) -> list[tuple]:
+        began, work = [], getattr(module, name)
+
+        def slowly(*given):
+            began.append(given)
+            time.sleep(0.3)
+            work(*given)
+
+        monkeypatch.setattr(module, name, slowly)
+        return began
+
+    return slow
 
 
 @pytest.fixture(scope="module")

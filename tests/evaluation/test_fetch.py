@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -82,15 +81,8 @@ def test_what_a_killed_download_left_goes_with_the_next_one(registry):
     assert [item.name for item in models.iterdir()] == ["toy"]
 
 
-def test_of_two_who_fetch_at_once_one_waits_and_finds_it_done(registry, monkeypatch):
-    began, download = [], fetching._download
-
-    def slowly(*given):
-        began.append(given)
-        time.sleep(0.3)  # long enough for the other to come
-        download(*given)
-
-    monkeypatch.setattr(fetching, "_download", slowly)
+def test_of_two_who_fetch_at_once_one_waits_and_finds_it_done(registry, slowed):
+    began = slowed(fetching, "_download")
     with ThreadPoolExecutor(2) as both:
         first, second = both.map(fetch, ["toy", "toy"])
     assert first == second

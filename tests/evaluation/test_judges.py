@@ -4,7 +4,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -184,7 +183,7 @@ def test_a_name_that_nobody_has_names_the_offline_choices(tmp_path, monkeypatch)
         load_judge("not a/valid/name", device="cpu")
 
 
-def test_a_gguf_file_is_unpacked_once(bpe, tmp_path, monkeypatch):
+def test_a_gguf_file_is_unpacked_once(bpe, tmp_path, monkeypatch, slowed):
     """A Llama of two-wide heads (whose order GGUF does not change), written by hand and read back."""
     transformers = pytest.importorskip("transformers", reason=NEEDS)
     gguf = pytest.importorskip("gguf", reason=NEEDS)
@@ -197,14 +196,7 @@ def test_a_gguf_file_is_unpacked_once(bpe, tmp_path, monkeypatch):
     model = transformers.LlamaForCausalLM(config).eval()
     path = tmp_path / "tiny.gguf"
     write_gguf(gguf, path, model.state_dict(), bpe)
-    began, unpack = [], judges._unpack
-
-    def slowly(*given):
-        began.append(given)
-        time.sleep(0.3)  # long enough for the other to come
-        unpack(*given)
-
-    monkeypatch.setattr(judges, "_unpack", slowly)
+    began = slowed(judges, "_unpack")
     with ThreadPoolExecutor(2) as both:
         places = list(both.map(lambda _: judges._unpacked(path, None, Ranks(0, 1, torch.device("cpu"))), range(2)))
     assert (len(set(places)), len(began)) == (1, 1), "who comes second waits, and finds it unpacked"

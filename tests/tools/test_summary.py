@@ -30,6 +30,7 @@ def test_every_score_and_judge_has_its_place():
     })  # fmt: skip
     table = summary([study])
     assert table is not None
+    assert table.note.endswith("The judges: ours, then outside.")
     ((what, fewer, cooled, hot, gap, hot_gap, nelbo),) = table.rows
     assert (what, fewer) == ("L = 256: golden, 8 steps<br>64 texts", "32x")
     assert cooled == "+10% [+5, +15]<br>−5% [−∞, ∞]"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tools.results.match import COOLED, by_arm
 from tools.results.names import plan_name, plan_order
-from tools.results.pivot import Record, Table, beside, ends, forwards, pivot
+from tools.results.pivot import Record, Table, beside, forwards, marked, pivot
 from tools.results.studies import Study
 from tools.results.tables import Blocks, by_mauve, hot, plans, students, tables
 from tools.results.uncooled import uncooled
@@ -294,21 +294,19 @@ def _how_far(records: Sequence[Record]) -> str:
     if _is_point(record, point):
         return "0: the yardstick"
     in_percent = COOLED.get(record["score"], record["score"]) == "gen_ppl"
-    value, low, high = (_percent(end) if in_percent else end for end in point["distance"])
-    if value is None:
+    if point["distance"][0] is None:
         known = f" for {point['seeds'] - len(point['each'])} of {point['seeds']} seeds" if point["seeds"] > 1 else ""
         return f"{UNKNOWN}{known}"
-    digits, unit = (1, "%") if in_percent else (4, "")
-    number, rest = ends([value, low, high], digits, True).split(" ", 1)
+    digits = 1 if in_percent else 4
+    number, rest = marked(point["distance"], MARGIN[record["score"]], digits, in_percent)
     if point["seeds"] > 1:
         least, largest = (_percent(end) if in_percent else end for end in (point["each"][0], point["each"][-1]))
         rest = f"({least:+.{digits}f} to {largest:+.{digits}f})<br>".replace("-", "−") + rest
-    sure = point["distance"][2] is not None and point["distance"][2] <= MARGIN[record["score"]]
-    return f"{'**' * sure}{number}{unit}{'**' * sure} {rest}{_fewer_seeds(record, point)}"
+    return f"{number} {rest}{_fewer_seeds(record, point)}"
 
 
-def _percent(log_ratio: float | None) -> float | None:
-    return None if log_ratio is None else 100 * math.expm1(log_ratio)
+def _percent(log_ratio: float) -> float:
+    return 100 * math.expm1(log_ratio)
 
 
 def _met_at(records: Sequence[Record]) -> str:

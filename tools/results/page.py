@@ -54,7 +54,7 @@ def fill(page: Path, studies: Sequence[Study], pictures: Mapping[str, Sequence[P
     shown = [study for study in studies if study.name in SECTIONS]  # `models` only makes what the others need
     parts = {name: part for study in shown for name, part in _parts(study, page.parent, pictures, results).items()}
     brief = summary(shown)
-    parts["summary"] = brief.markdown() if brief else "*Not run yet.*"
+    parts["summary"] = brief.markdown() if brief else f"*{STATUS['planned']}.*"
 
     def new(found: re.Match[str]) -> str:
         name = found["name"]

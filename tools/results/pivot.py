@@ -6,6 +6,7 @@ to know studies and files.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,14 @@ def ends(one: Sequence[float | None], digits: int, sign: bool = False) -> str:
     low_word = "−∞" if low is None else f"{low:{mark}.{digits}f}"
     high_word = "∞" if high is None else f"{high:{mark}.{digits}f}"
     return f"{value:{mark}.{digits}f} [{low_word}, {high_word}]".replace("-", "−")
+
+
+def marked(distance: Sequence[float | None], margin: float, digits: int, percent: bool) -> tuple[str, str]:
+    """A distance and its [low, high], of logs in per cent; the former bold where all of it is within the margin."""
+    shown = [None if end is None else 100 * math.expm1(end) if percent else end for end in distance]
+    number, interval = ends(shown, digits, sign=True).split(" ", 1)
+    bold = "**" * (distance[2] is not None and distance[2] <= margin)
+    return f"{bold}{number}{'%' * percent}{bold}", interval
 
 
 def beside(*cells: Cell) -> Cell:

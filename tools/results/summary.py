@@ -5,15 +5,14 @@ Refuses to know files and pages, and any number that is not in a study.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tools.results.headline import MARGIN
 from tools.results.names import plan_name
-from tools.results.pivot import NOTHING, Record, Table, ends
+from tools.results.pivot import NOTHING, Record, Table, marked
 from tools.results.studies import Study
 from tools.results.tables import hot
-from tools.results.uncooled import log_ratio
+from tools.results.uncooled import largest, log_ratio
 
 ROWS = (("headline", "iid", 8), ("headline", "golden", 8), ("scale", "iid", 16), ("scale", "golden", 16))
 HEAD = [
@@ -22,23 +21,25 @@ HEAD = [
 ]  # fmt: skip
 NOTE = (
     "A teacher in few steps, less itself writing one token a step in random order; below 0 is better. Gen PPL and R "
-    "(nats per byte): first line to study-judge (27M, ours), second to SmolLM2 (135M, not ours). NELBO: nats per "
-    f"token, no judge ({NOTHING}: not run). 95% intervals; bold where all of it is within {MARGIN['gen_ppl']:.0%} of "
-    f"Gen PPL, {MARGIN['path_gap']} of R or {MARGIN['nelbo']} of NELBO."
+    f"(nats per byte): a line for each judge. NELBO: nats per token, no judge ({NOTHING}: not run). 95% intervals; "
+    f"bold where all of it is within {MARGIN['gen_ppl']:.0%} of Gen PPL, {MARGIN['path_gap']} of R or "
+    f"{MARGIN['nelbo']} of NELBO. The judges: "
 )
+JUDGES = {"study-judge": "study-judge (27M, ours)", "smollm2 (bf16)": "SmolLM2 (135M, not ours)"}
 
 
 def summary(studies: Sequence[Study]) -> Table | None:
     """The rows whose study has what they need."""
     known = {study.name: study for study in studies}
-    rows = [_row(known[name], plan, steps) for name, plan, steps in ROWS if name in known]
-    found = [row for row in rows if row]
-    return Table("Against one token a step", NOTE, HEAD, found) if found else None
+    asked = [(known[name], plan, steps) for name, plan, steps in ROWS if name in known]
+    judges = list(dict.fromkeys(one["judge"] for study, *_ in asked for one in study.entries("matches")))
+    rows = [row for study, plan, steps in asked if (row := _row(study, plan, steps, judges))]
+    named = ", then ".join(JUDGES.get(judge, judge) for judge in judges)
+    return Table("Against one token a step", f"{NOTE}{named}.", HEAD, rows) if rows else None
 
 
-def _row(study: Study, plan: str, steps: int) -> list[str]:
+def _row(study: Study, plan: str, steps: int, judges: Sequence[str]) -> list[str]:
     entries = [one for one in study.entries("matches") if one["model"] == one["yardstick"]["model"]]
-    judges = list(dict.fromkeys(one["judge"] for one in entries))
     points = {
         (one["judge"], one["score"]): point
         for one in sorted(entries, key=lambda one: one["yardstick"]["n"])  # of two, that with more texts
@@ -73,17 +74,10 @@ def _told(point: Record | None, score: str) -> str:
 
 
 def _uncooled(records: Sequence[Record], of: Record, plan: str, steps: int) -> str:
-    def most(place: tuple[str, int]) -> Record | None:
-        return max((r for r in records if (r["plan"], r["steps"]) == place), key=lambda r: r["n"], default=None)
-
-    one, other = most((plan, steps)), most((of["plan"], of["steps"]))
+    one, other = largest(records, plan, steps), largest(records, of["plan"], of["steps"])
     return _marked(log_ratio(one["gen_ppl"], other["gen_ppl"]), "gen_ppl") if one and other else NOTHING
 
 
 def _marked(distance: Sequence[float | None], score: str) -> str:
-    """A distance with its interval, of Gen PPL in per cent; bold where it is surely within the margin."""
-    percent, high = score.startswith("gen_ppl"), distance[2]
-    shown = [None if end is None else 100 * math.expm1(end) if percent else end for end in distance]
-    number, rest = ends(shown, 0 if percent else 3 if score == "nelbo" else 4, True).split(" ", 1)
-    mark = "**" * (high is not None and high <= MARGIN[score])
-    return f"{mark}{number}{'%' * percent}{mark} {rest}"
+    percent = score.startswith("gen_ppl")
+    return " ".join(marked(distance, MARGIN[score], 0 if percent else 3 if score == "nelbo" else 4, percent))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tools.results.pivot import Cell, Record, Table, beside, ends, score
+from tools.results.pivot import Cell, Record, Table, beside, marked, score
 from tools.results.tables import by_plan
 
 ALIKE = beside(score("self_bleu", 3, "self-BLEU "), score("distinct_4", 3, "distinct-4 "))
@@ -18,10 +18,9 @@ ALIKE = beside(score("self_bleu", 3, "self-BLEU "), score("distinct_4", 3, "dist
 
 def uncooled(records: Sequence[Record], of: Record, judge: str, margin: float) -> Table | None:
     """Of the teacher's records at T = 1, against the one at the place `of`; bold where surely less than `margin`."""
-    same = [r for r in records if (r["plan"], r["steps"]) == (of["plan"], of["steps"])]
-    if not same:
+    yardstick = largest(records, of["plan"], of["steps"])
+    if yardstick is None:
         return None
-    yardstick = max(same, key=lambda r: r["n"])
     note = (
         f"Both at T = 1, whatever their entropy; per cent of the yardstick's Gen PPL, [95%] over texts, bold where all "
         f"of it is below {margin:.0%}. Beneath, how alike texts are: self-BLEU (less is more diverse) and different "
@@ -31,6 +30,12 @@ def uncooled(records: Sequence[Record], of: Record, judge: str, margin: float) -
     return by_plan(records, title=title, note=note, cell=beside(_apart(yardstick, margin), _alike(yardstick)))
 
 
+def largest(records: Sequence[Record], plan: str, steps: int) -> Record | None:
+    """What was drawn there, with the most texts."""
+    there = (r for r in records if (r["plan"], r["steps"]) == (plan, steps))
+    return max(there, key=lambda r: r["n"], default=None)
+
+
 def _apart(yardstick: Record, margin: float) -> Cell:
     def words(records: Sequence[Record]) -> str:
         record = records[0]
@@ -38,10 +43,7 @@ def _apart(yardstick: Record, margin: float) -> Cell:
             return "0: the yardstick"
         if not record.get("gen_ppl"):
             return ""
-        value, low, high = log_ratio(record["gen_ppl"], yardstick["gen_ppl"])
-        number, rest = ends([100 * math.expm1(end) for end in (value, low, high)], 1, True).split(" ", 1)
-        mark = "**" * (high <= margin)
-        return f"{mark}{number}%{mark} {rest}"
+        return " ".join(marked(log_ratio(record["gen_ppl"], yardstick["gen_ppl"]), margin, 1, percent=True))
 
     return words
 
