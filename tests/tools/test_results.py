@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -121,6 +122,25 @@ def test_students_are_drawn_only_beside_a_teacher_that_was_cooled(house, made_up
         tool(house, "slim")
         rounds = next(study for study in read_studies(house / "docs" / "results") if study.name == "rounds")
         assert list(figures(rounds)) == drawn
+
+
+def test_another_run_is_drawn_beside_the_plans_only_on_the_same_texts():
+    from tools.results.figures import _beyond
+
+    def bound(plan: str | None, n: int, role: str = "teacher") -> dict:
+        return {"plan": plan, "n": n, "role": role, "steps": 8, "nfe": 8.0, "per_token": [4.7, 4.6, 4.8]}
+
+    bounds = [
+        bound("confidence", 64),
+        bound("dilated", 16),
+        bound("iid", 64),
+        bound(None, 64),
+        bound("x", 64, "student"),
+    ]
+    study = SimpleNamespace(bounds=lambda text: bounds)
+    assert {plan: [p.score for p in points] for plan, points in _beyond(study, ["iid"], 64).items()} == {
+        "confidence": [[4.7, None, None]]
+    }
 
 
 def test_mauve_is_drawn_where_it_was_measured(house):

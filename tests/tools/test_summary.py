@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from tools.results.summary import HEAD, summary
 
 
-def made_up(name: str, length: int, steps: int, plan: str, distances: dict) -> SimpleNamespace:
+def made_up(name: str, length: int, steps: int, plan: str, distances: dict, seed: int = 0) -> SimpleNamespace:
     yardstick = {"model": "teacher", "plan": "permutation", "steps": length, "nfe": length, "n": 64, "length": length}
     entries = [
         {"judge": judge, "score": score, "model": "teacher", "plan": plan, "yardstick": yardstick,
@@ -18,7 +18,8 @@ def made_up(name: str, length: int, steps: int, plan: str, distances: dict) -> S
         common | {"plan": "permutation", "steps": length, "gen_ppl": [100, 97, 103]},
         common | {"plan": plan, "steps": steps, "gen_ppl": [110, 107, 113]},
     ]
-    return SimpleNamespace(name=name, entries=lambda kind: entries, cells=lambda judge: cells)
+    slims = [SimpleNamespace(said={"models": {"teacher": {"seed": seed}}})]
+    return SimpleNamespace(name=name, entries=lambda kind: entries, cells=lambda judge: cells, slims=slims)
 
 
 def test_every_score_and_judge_has_its_place():
@@ -44,3 +45,10 @@ def test_every_score_and_judge_has_its_place():
 def test_what_was_not_run_has_no_row():
     assert summary([made_up("headline", 256, 4, "golden", {("ours", "nelbo"): [0.1, 0.0, 0.2]})]) is None
     assert summary([made_up("plans", 256, 8, "golden", {("ours", "nelbo"): [0.1, 0.0, 0.2]})]) is None
+
+
+def test_another_training_of_the_same_teacher_says_so():
+    told = {("ours", "nelbo"): [0.1, 0.0, 0.2]}
+    table = summary([made_up("scale", 1024, 16, "golden", told), made_up("scale-again", 1024, 16, "golden", told, 1)])
+    assert table is not None
+    assert [row[0].partition("<br>")[2] for row in table.rows] == ["64 texts", "64 texts, training seed 1"]

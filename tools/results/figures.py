@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,7 +66,7 @@ def figures(study: Study) -> dict[str, bytes]:
         if study.name == "rounds":
             for judge in study.judged():
                 found[f"students-{_slug(judge)}"] = students(study, judge)
-        if study.name in ("headline", "scale"):
+        if study.name in ("headline", "scale", "scale-again"):
             for judge in study.judged():
                 found[f"{study.name}-{_slug(judge)}"] = headline(study, judge)
     return {name: drawn for name, drawn in found.items() if drawn}
@@ -85,7 +85,7 @@ def nelbo(study: Study) -> bytes | None:
     if slim is None:
         return None
     curves = {plan: curve for (model, plan), curve in _curves(slim, "nelbo").items() if model == "teacher"}
-    curves |= _beyond(study, curves)
+    curves |= _beyond(study, curves, max(r["n"] for r in slim.bounds()))
     curves = {plan: curve for plan, curve in curves.items() if plan not in SUPERSEDED}
     figure, axes = sheet(2, 3.9)
     for axis in axes:
@@ -100,15 +100,12 @@ def nelbo(study: Study) -> bytes | None:
     return svg(figure)
 
 
-def _beyond(study: Study, curves: Mapping[str, Sequence[Point]]) -> dict[str, list[Point]]:
-    """Plans that another run has on fewer texts: a plan drawn here, and what that run has them apart from it."""
+def _beyond(study: Study, known: Collection[str], n: int) -> dict[str, list[Point]]:
+    """Plans that another run has on the same n texts: without intervals, since nothing in that run pairs with them."""
     found: dict[str, list[Point]] = {}
     for r in study.bounds("prose"):
-        if r["role"] != "teacher" or r["plan"] in curves or "less" not in r:
-            continue
-        base = next((p.score[0] for p in curves.get(r["to"], ()) if p.steps == r["steps"]), None)
-        if base is not None:
-            found.setdefault(r["plan"], []).append(Point(r["steps"], r["nfe"], [base + end for end in r["less"]]))
+        if r["role"] == "teacher" and r["plan"] and r["plan"] not in known and r["n"] == n:
+            found.setdefault(r["plan"], []).append(Point(r["steps"], r["nfe"], [r["per_token"][0], None, None]))
     return found
 
 

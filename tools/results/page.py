@@ -30,6 +30,7 @@ SECTIONS: dict[str, Callable[[Study], Blocks]] = {
     "rounds": rounds,
     "ablation": ablation,
     "scale": scale,
+    "scale-again": scale,
     "headline": headline,
 }
 ALT = {

@@ -14,7 +14,10 @@ from tools.results.studies import Study
 from tools.results.tables import hot
 from tools.results.uncooled import largest, log_ratio
 
-ROWS = (("headline", "iid", 8), ("headline", "golden", 8), ("scale", "iid", 16), ("scale", "golden", 16))
+ROWS = (
+    ("headline", "iid", 8), ("headline", "golden", 8), ("scale", "iid", 16), ("scale", "golden", 16),
+    ("scale-again", "iid", 16), ("scale-again", "golden", 16),
+)  # fmt: skip
 HEAD = [
     "", "forwards, times fewer", "Gen PPL, equal entropy", "Gen PPL, nothing cooled", "R, equal entropy",
     "R, nothing cooled", "NELBO",
@@ -55,9 +58,11 @@ def _row(study: Study, plan: str, steps: int, judges: Sequence[str]) -> list[str
 
     nelbo = next((points[judge, "nelbo"] for judge in judges if (judge, "nelbo") in points), None)
     best = max(points.values(), key=lambda point: point["n"])
+    seed = study.slims[0].said["models"][of["model"]].get("seed")
     fewer = of["nfe"] / best["nfe"]
     return [
-        f"L = {of['length']}: {plan_name(plan)}, {steps} steps<br>{best['n']:,} texts",
+        f"L = {of['length']}: {plan_name(plan)}, {steps} steps<br>{best['n']:,} texts"
+        + (f", training seed {seed}" if seed else ""),
         f"{fewer:.0f}x",
         by_judge("gen_ppl_cooled"),
         "<br>".join(_uncooled(hot(study.cells(judge), "teacher"), of, plan, steps) for judge in judges),
