@@ -62,7 +62,7 @@ def _row(study: Study, plan: str, steps: int, judges: Sequence[str]) -> list[str
     fewer = of["nfe"] / best["nfe"]
     return [
         f"L = {of['length']}: {plan_name(plan)}, {steps} steps<br>{best['n']:,} texts"
-        + (f", training seed {seed}" if seed else ""),
+        + (f", training seed {seed}" if seed is not None else ""),
         f"{fewer:.0f}x",
         by_judge("gen_ppl_cooled"),
         "<br>".join(_uncooled(hot(study.cells(judge), "teacher"), of, plan, steps) for judge in judges),
