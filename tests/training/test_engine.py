@@ -101,6 +101,17 @@ def test_a_run_learns_and_leaves_a_checkpoint_of_the_averaged_weights(model, tra
     assert metrics(run, "elbo_stderr")[60] == pytest.approx(statistics.stdev(values) / 8**0.5, rel=1e-4)
 
 
+def test_runs_of_two_seeds_are_scored_on_the_same_views(model, trainer, corpus, tmp_path):
+    begun = {name: value + 0.3 * torch.randn_like(value) for name, value in model.state_dict().items()}
+    found = []
+    for seed in (0, 1):
+        model.load_state_dict(begun)  # not fresh: a fresh head is as sure of every view
+        trainer(steps=4, seed=seed, out=tmp_path / str(seed)).fit(model, MDLM(), corpus)
+        found.append(metrics(tmp_path / str(seed), "elbo"))
+    assert found[0][0] == found[1][0]
+    assert found[0][4] != found[1][4]
+
+
 def test_without_a_folder_it_stays_in_memory_and_leaves_the_callers_randomness_alone(model, trainer, corpus, tmp_path):
     torch.manual_seed(5)
     expected = torch.rand(3)

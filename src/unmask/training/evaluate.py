@@ -1,8 +1,8 @@
 """How well a model in training predicts held-out text: the mean over sequences with its standard error.
 
 The numbers are those of evaluation.elbo: the ELBO for a masked model, the exact likelihood for a causal one. Noise is
-fixed by the seed and stratified over the sequences, so two evaluations differ by the weights alone; the standard error
-treats sequences as independent, which overstates it. The sequences are shared out over the processes.
+fixed, whatever the run's seed, and stratified over the sequences, so two evaluations differ by the weights alone; the
+standard error treats sequences as independent, which overstates it. The sequences are shared out over the processes.
 
 Refuses to know the loop. Shapes: B sequences, L positions, T all sequences of the evaluation.
 """
@@ -60,7 +60,6 @@ def likelihood(
     micro_batch: int,
     causal: bool,
     ranks: Ranks,
-    seed: int = 0,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Likelihood:
     """Evaluate a student (in eval mode) on `sequences` blocks evenly spaced over the loader's split.
@@ -73,7 +72,7 @@ def likelihood(
             f"{ranks.world} processes that share it: hold out more text, or use --eval_every 0"
         )
     total = max(ranks.world, min(sequences, data.blocks) // ranks.world * ranks.world)
-    masked_TL = None if causal else order_agnostic_masks(total, data.length, stream(seed, "evaluate"))[0]
+    masked_TL = None if causal else order_agnostic_masks(total, data.length, stream(0, "evaluate"))[0]
     values_T = torch.zeros(total, dtype=torch.float32, device=ranks.device)
     for batch in data.eval_batches(total, micro_batch * ranks.world):
         share = len(batch.tokens_BL) // ranks.world

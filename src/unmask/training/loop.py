@@ -262,7 +262,6 @@ class Run:
                 micro_batch=self.micro_batch,
                 causal=self.shape.causal,
                 ranks=self.ranks,
-                seed=self.trainer.seed,
                 autocast=self._autocast,
             )
         values = {score.kind: score.nats, f"{score.kind}_stderr": score.stderr, "perplexity": score.perplexity}
