@@ -25,8 +25,8 @@ HEAD = [
 NOTE = (
     "A teacher in few steps, less itself writing one token a step in random order; below 0 is better. Gen PPL and R "
     f"(nats per byte): a line for each judge. NELBO: nats per token, no judge ({NOTHING}: not run). 95% intervals; "
-    f"bold where all of it is within {MARGIN['gen_ppl']:.0%} of Gen PPL, {MARGIN['path_gap']} of R or "
-    f"{MARGIN['nelbo']} of NELBO. The judges: "
+    f"bold where all of it is below +{MARGIN['gen_ppl']:.0%} of Gen PPL, +{MARGIN['path_gap']} of R or "
+    f"+{MARGIN['nelbo']} of NELBO: shown to be no worse than that. The judges: "
 )
 JUDGES = {"study-judge": "study-judge (27M, ours)", "smollm2 (bf16)": "SmolLM2 (135M, not ours)"}
 
