@@ -134,7 +134,7 @@ def ends(one: Sequence[float | None], digits: int, sign: bool = False) -> str:
 
 
 def marked(distance: Sequence[float | None], margin: float, digits: int, percent: bool) -> tuple[str, str]:
-    """A distance and its [low, high], of logs in per cent; the former bold where all of it is within the margin."""
+    """A distance and its [low, high], of logs in per cent; the former bold where all of it is below the margin."""
     shown = [None if end is None else 100 * math.expm1(end) if percent else end for end in distance]
     number, interval = ends(shown, digits, sign=True).split(" ", 1)
     bold = "**" * (distance[2] is not None and distance[2] <= margin)
