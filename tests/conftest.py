@@ -13,6 +13,7 @@ import tokenizers
 import torch
 
 torch.set_num_threads(1)
+pytest_plugins = ("tests.scene",)  # a judge with hand-made logits, tiny networks, a cache of its own for every test
 
 
 def _write_corpus(folder: Path, train: np.ndarray, validation: np.ndarray, size: int) -> Path:

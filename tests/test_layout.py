@@ -10,11 +10,12 @@ import pytest
 import unmask
 
 ROOT = Path(unmask.__file__).parent
-GROUND = ["process", "models", "data", "parallel"]  # know base and nothing of each other
-UPPER = ["checkpoint", "sampling", "objectives", "evaluation", "training", "bench", "cli"]  # each knows those before it
-ALLOWED = {"base": {"base"}} | {room: {"base", room} for room in GROUND}
-for place, room in enumerate(UPPER):
-    ALLOWED[room] = {"base", *GROUND, *UPPER[: place + 1]}
+# each folder knows itself and those before it
+ORDER = (
+    "core", "processes", "plans", "data", "models", "checkpoint", "inference", "sampling", "theory", "objectives",
+    "metrics", "training", "studies", "bench", "cli",
+)  # fmt: skip
+ALLOWED = {folder: set(ORDER[: place + 1]) for place, folder in enumerate(ORDER)}
 
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
 

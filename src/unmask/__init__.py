@@ -12,18 +12,18 @@ from unmask.version import __version__
 
 if TYPE_CHECKING:
     from unmask.checkpoint.io import Checkpoint, load, save
-    from unmask.evaluation.evaluate import evaluate
-    from unmask.models.dit import DiT
+    from unmask.models.dit.network import DiT
     from unmask.objectives.ar import AR
-    from unmask.objectives.cd4lm import CD4LM
-    from unmask.objectives.mcd import MCD
-    from unmask.objectives.mdlm import MDLM
-    from unmask.objectives.sdtt import SDTT
-    from unmask.process.duality import GaussianDuality
-    from unmask.process.masking import mask
-    from unmask.process.schedule import Cosine, LogLinear
-    from unmask.process.trajectory import couple
+    from unmask.objectives.distil.cd4lm import CD4LM
+    from unmask.objectives.distil.mcd import MCD
+    from unmask.objectives.distil.sdtt import SDTT
+    from unmask.objectives.elbo import MDLM
+    from unmask.processes.gaussian import GaussianDuality
+    from unmask.processes.masked import mask
+    from unmask.processes.schedule import Cosine, LogLinear
+    from unmask.processes.trajectory import couple
     from unmask.sampling.sample import sample
+    from unmask.studies.evaluate import evaluate
     from unmask.training.engine import Trainer
 
 __all__ = [
@@ -49,20 +49,20 @@ __all__ = [
 
 _HOMES = {
     "AR": "objectives.ar",
-    "CD4LM": "objectives.cd4lm",
-    "MCD": "objectives.mcd",
-    "MDLM": "objectives.mdlm",
-    "SDTT": "objectives.sdtt",
+    "CD4LM": "objectives.distil.cd4lm",
+    "MCD": "objectives.distil.mcd",
+    "MDLM": "objectives.elbo",
+    "SDTT": "objectives.distil.sdtt",
     "Checkpoint": "checkpoint.io",
-    "Cosine": "process.schedule",
+    "Cosine": "processes.schedule",
     "DiT": "models.dit",
-    "GaussianDuality": "process.duality",
-    "LogLinear": "process.schedule",
+    "GaussianDuality": "processes.gaussian",
+    "LogLinear": "processes.schedule",
     "Trainer": "training.engine",
-    "couple": "process.trajectory",
-    "evaluate": "evaluation.evaluate",
+    "couple": "processes.trajectory",
+    "evaluate": "studies.evaluate",
     "load": "checkpoint.io",
-    "mask": "process.masking",
+    "mask": "processes.masked",
     "sample": "sampling.sample",
     "save": "checkpoint.io",
 }

@@ -6,13 +6,13 @@ import re
 import pytest
 import torch
 
-from unmask.base.files import sha256_file
+from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import dit_of, load
 from unmask.checkpoint.locate import bundled
 from unmask.cli.main import main
+from unmask.core.files import sha256_file
 from unmask.data.tokenizer import Tokenizer
-from unmask.evaluation.identity import weights_hash
-from unmask.evaluation.judges import load_judge
+from unmask.metrics.judges import load_judge
 
 # The release's models: weights are committed once, so a name is added here in the commit that adds its folder.
 SHIPPED = ["pocket", "pocket-judge", "pocket-mcd"]

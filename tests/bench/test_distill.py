@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
 from unmask.bench.distill import Bench
 from unmask.bench.sampler import random_model
 from unmask.cli.main import run
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
 from unmask.data.loader import Batch
 
 

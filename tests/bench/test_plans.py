@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from unmask.base.errors import UserError
 from unmask.bench import plans as bench
 from unmask.cli.main import run
-from unmask.models.oracle import copy_at_lag, sticky
+from unmask.core.errors import UserError
+from unmask.theory.oracle import copy_at_lag, sticky
 
 BOOK = "The cat sat on the mat and ate a rat that had sat on a hat. "
 

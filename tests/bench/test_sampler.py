@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from unmask.base.errors import UserError
 from unmask.bench.distill import distill
 from unmask.bench.sampler import sampler
 from unmask.bench.timing import told_rate
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import run
 from unmask.cli.parser import options_of
-from unmask.models.dit import PRESETS, DiT
+from unmask.core.errors import UserError
+from unmask.models.dit.network import PRESETS, DiT
 
 
 def test_a_causal_model_is_refused_in_one_line(tmp_path):

@@ -6,12 +6,12 @@ import re
 import pytest
 import torch
 
-from unmask.base.errors import UserError
-from unmask.base.files import sha256_file
 from unmask.checkpoint.card import portable
 from unmask.checkpoint.convert import convert
 from unmask.checkpoint.fold import fold
 from unmask.checkpoint.io import Checkpoint, load, save
+from unmask.core.errors import UserError
+from unmask.core.files import sha256_file
 from unmask.sampling.sample import sample
 
 RUN = {

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from unmask.base.errors import UserError
-from unmask.base.files import write_json
 from unmask.checkpoint.convert import convert
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.checkpoint.tensors import read_tensors, write_tensors
-from unmask.models.layers import inverse_frequencies
-from unmask.process.schedule import Cosine, LogLinear
+from unmask.core.errors import UserError
+from unmask.core.files import write_json
+from unmask.models.dit.layers import inverse_frequencies
+from unmask.processes.schedule import Cosine, LogLinear
 
 
 def same_weights(one, other):

@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("huggingface_hub")
 
-from unmask.base.errors import UserError
 from unmask.checkpoint.io import load
+from unmask.core.errors import UserError
 
 
 @pytest.fixture

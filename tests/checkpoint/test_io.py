@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from unmask.base.errors import UserError
 from unmask.checkpoint.io import Checkpoint, load, save
-from unmask.models.dit import DiT
-from unmask.process.schedule import LogLinear
+from unmask.core.errors import UserError
+from unmask.models.dit.network import DiT
+from unmask.processes.schedule import LogLinear
 
 
 def same_weights(one, other):

@@ -6,8 +6,8 @@ import types
 import pytest
 import torch
 
-from unmask.base.errors import UserError
 from unmask.checkpoint.io import load
+from unmask.core.errors import UserError
 
 FOREIGN = '''
 from pathlib import Path

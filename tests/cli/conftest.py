@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import main
+from unmask.core.streams import stream
 from unmask.data.tokenizer import Tokenizer
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 
 L = 24
 WORDS = "once upon a time there lived a wolf. naïve café, 日本語 🙂! "

@@ -3,7 +3,7 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.cli.main import main
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 
 
 def make(folder, seed):

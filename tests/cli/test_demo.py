@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import main
+from unmask.core.streams import stream
 from unmask.data.tokenizer import Tokenizer
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 
 
 def make(folder, causal):

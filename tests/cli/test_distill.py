@@ -12,12 +12,12 @@ import torch
 import yaml
 
 import unmask
+from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import load
 from unmask.cli.distill import distill
 from unmask.cli.main import main
 from unmask.cli.parser import options_of
-from unmask.evaluation.identity import weights_hash
-from unmask.evaluation.judges import load_judge
+from unmask.metrics.judges import load_judge
 from unmask.training.rounds import METHODS, TAKES
 
 QUICK = "--device cpu --no-tensorboard --no-progress"
@@ -106,7 +106,7 @@ def test_the_table_is_drawn_on_the_plan_of_the_run_and_says_so(plan, capsys, hou
     assert code == 0
     assert f"4 samples in 3 steps on the plan {plan or 'golden'};" in " ".join(shown.split())
     table = json.loads((out / "rounds.json").read_text())
-    where = {"reveal": "iid", "grid": "uniform"} if plan else {"reveal": "golden", "grid": "rank"}
+    where = {"plan": "iid", "grid": "uniform"} if plan else {"plan": "golden", "grid": "rank"}
     assert {name: table[name] for name in where} == where
     drawn = unmask.sample(unmask.load(out / "rounds/2"), 4, 3, device="cpu", **where)
     shares = [torch.bincount(row) / len(row) for row in drawn.tokens]
@@ -178,7 +178,7 @@ def test_a_judge_that_could_not_read_the_students_is_refused_before_they_are_tra
     capsys, house, tmp_path, monkeypatch
 ):
     endless = dataclasses.replace(load_judge(house / "judge", device="cpu"), eos_id=None)
-    monkeypatch.setattr("unmask.evaluation.judges.load_judge", lambda name, device: endless)
+    monkeypatch.setattr("unmask.metrics.judges.load_judge", lambda name, device: endless)
     code, _, error = run(capsys, house, "--out", str(tmp_path / "run"), "--judge", "endless")
     assert (code, error.count("\n")) == (2, 1), error
     assert "has no end-of-document token" in error

@@ -9,7 +9,7 @@ from scipy import integrate, stats
 
 from unmask.cli.duality import simulate
 from unmask.cli.main import main
-from unmask.process.duality import GaussianDuality
+from unmask.processes.gaussian import GaussianDuality
 
 
 @pytest.fixture(autouse=True)

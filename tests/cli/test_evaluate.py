@@ -13,11 +13,11 @@ import pytest
 import tokenizers
 import torch
 
-from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import main
+from unmask.core.streams import stream
 from unmask.data.tokenizer import EOS, Tokenizer
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 
 SIZE, LENGTH = 12, 16
 
@@ -154,8 +154,8 @@ def test_a_study_split_over_processes_is_gathered_by_one_more_call(place, monkey
         raise AssertionError("done again")
 
     for name in ("sample", "nelbo", "elbo"):
-        monkeypatch.setattr(f"unmask.evaluation.workshop.{name}", refuse)
-    monkeypatch.setattr("unmask.evaluation.reading._score", refuse)
+        monkeypatch.setattr(f"unmask.studies.workshop.{name}", refuse)
+    monkeypatch.setattr("unmask.metrics.reading._score", refuse)
     assert main(["evaluate", *grid, "--plans", "iid", "golden", "iid@cosine"]) == 0
     said = json.loads((place / "split" / "results.json").read_text())
     assert len([cell for cell in said["cells"] if cell["steps"]]) == 3 * 2 * 2
@@ -311,7 +311,7 @@ def test_off_a_terminal_every_finished_cell_is_a_line(place, tmp_path, monkeypat
 
 
 def test_a_place_that_cannot_be_written_is_found_out_before_any_work(place, tmp_path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("unmask.evaluation.workshop.sample", None)  # nothing is drawn
+    monkeypatch.setattr("unmask.studies.workshop.sample", None)  # nothing is drawn
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "deeper"):
         assert main(["evaluate", *MODELS, *SMALL, "--out", str(out)]) == 2

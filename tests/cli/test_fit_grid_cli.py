@@ -13,12 +13,12 @@ from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.cli.fit_grid import verdict
 from unmask.cli.main import main
 from unmask.data.shards import ShardSet
-from unmask.evaluation.fit_grid import Worth, fit_grid
-from unmask.evaluation.score import Score
-from unmask.evaluation.texts import held_out
-from unmask.models.dit import DiT
-from unmask.sampling.grids import make_grid, read_grid
+from unmask.metrics.score import Score
+from unmask.metrics.texts import held_out
+from unmask.models.dit.network import DiT
+from unmask.plans.grids import make_grid, read_grid
 from unmask.sampling.sample import sample
+from unmask.studies.fit_grid import Worth, fit_grid
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +115,10 @@ def test_plain_text_is_read_as_evaluate_reads_it(place, tmp_path, capsys):
 
 def test_json_is_what_was_written_and_the_same_seed_gives_it_again(place, tmp_path, capsys):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
-    assert run(place, f"--reveal iid --levels 9 --batch 3 --out {first} --json") == 0
+    assert run(place, f"--plan iid --levels 9 --batch 3 --out {first} --json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == json.loads(first.read_text())
-    assert run(place, f"--reveal iid --levels 9 --batch 3 --out {second} --json") == 0
+    assert run(place, f"--plan iid --levels 9 --batch 3 --out {second} --json") == 0
     again = json.loads(capsys.readouterr().out)
     for moment in (shown, again):
         moment["record"].pop("time")
@@ -163,8 +163,8 @@ def test_a_file_is_replaced_only_when_asked(place, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("line", "word"),
     [
-        ("--reveal confidence", "locked plan"),
-        ("--reveal golde", "'golden'"),
+        ("--plan confidence", "locked plan"),
+        ("--plan golde", "'golden'"),
         ("--steps 17", "at most one step a token"),
         ("--levels 3", "between the 4 steps and the 16 tokens"),
         ("--texts 3", "--texts must be at least 4"),

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import pytest
 import yaml
 
-from unmask.base.errors import UserError
 from unmask.cli.main import BENCHES, VERBS, main
 from unmask.cli.parser import CommandLine
+from unmask.core.errors import UserError
 
 
 @dataclass

@@ -14,8 +14,8 @@ import pytest
 from unmask.checkpoint.io import load
 from unmask.cli.main import Terminated, main
 from unmask.cli.output import let_stdout_take_any_text
-from unmask.evaluation.ways import fitted_for_others, make_ways
 from unmask.sampling.sample import _Run, sample
+from unmask.studies.ways import fitted_for_others, make_ways
 
 L = 24  # of the models in conftest.py
 
@@ -55,8 +55,14 @@ def test_json_lines_hold_the_run_and_every_sample(unmask, folder):
         load(folder / "model"), 3, 3, prompt=["once upon", "a wolf", "there"], length=[24, 12, 20], suffix=" time",
         seed=1, top_k=9, device="cpu",
     )  # fmt: skip
-    assert (run["kind"], run["n"], run["steps"], run["reveal"], run["grid"]["name"]) == ("run", 3, 3, "golden", "rank")
-    assert (run["dtype"], run["seed"], run["top_k"], run["nfe"]) == ("float64", 1, 9, 3.0)
+    assert (run["kind"], run["n"], run["steps"], run["plan"]["name"], run["grid"]["name"]) == (
+        "run",
+        3,
+        3,
+        "golden",
+        "rank",
+    )
+    assert (run["draw"], run["seed"], run["top_k"], run["nfe"]) == ("float64", 1, 9, 3.0)
     assert [record["index"] for record in records] == [0, 1, 2]
     for i, (record, length) in enumerate(zip(records, (24, 12, 20), strict=True)):
         assert (record["kind"], record["text"], record["nfe"]) == ("sample", made.text[i], 3)
@@ -67,9 +73,9 @@ def test_json_lines_hold_the_run_and_every_sample(unmask, folder):
         assert record["text"].startswith(words[1 + i])
         assert record["text"].endswith(" time")
 
-    out, _ = unmask("--reveal", "iid", "--grid", "mdlm", "--dtype", "legacy_fp32", "--steps", "3", "--json")
+    out, _ = unmask("--plan", "iid", "--grid", "mdlm", "--draw", "legacy_fp32", "--steps", "3", "--json")
     run, record = map(strict, out.splitlines())
-    assert (run["dtype"], record["log_q"], record["token_log_q"], record["nfe"]) == ("legacy_fp32", None, None, 4)
+    assert (run["draw"], record["log_q"], record["token_log_q"], record["nfe"]) == ("legacy_fp32", None, None, 4)
 
 
 def test_a_pattern_is_filled_between_its_words(unmask):
@@ -82,26 +88,26 @@ def test_a_pattern_is_filled_between_its_words(unmask):
 
 
 @pytest.mark.parametrize(
-    ("words", "reveal", "steps", "forwards"),
+    ("words", "plan", "steps", "forwards"),
     [
-        ("--reveal blocks --steps 6", "blocks(32, golden)", 6, 6),
-        ("--reveal blocks --block_size 8 --steps 6", "blocks(8, golden)", 6, 6),
-        ("--reveal blocks --block_size 8 --threshold 1e-9", "blocks(8, confidence)", None, 3),
-        ("--reveal blocks --block_size 10 --steps 24", "blocks(10, golden)", 24, 24),
-        ("--reveal confidence --threshold 1e-9", "confidence", None, 1),
-        ("--reveal entropy --threshold 1e-9", "entropy", None, 24),
-        ("--reveal left_to_right --grid 0.75 0.5 0.25", "left_to_right", 4, 4),
-        ("--reveal stride --grid 0.5", "stride", 2, 2),
-        ("--reveal iid --grid fitted.json", "iid", 3, 3),
-        ("--reveal iid --grid fitted.json --steps 3", "iid", 3, 3),
-        ("--reveal iid --grid uniform --remask cap --eta 0.3 --steps 9", "iid", 9, 9),
+        ("--plan blocks --steps 6", "blocks(32, golden)", 6, 6),
+        ("--plan blocks --block_size 8 --steps 6", "blocks(8, golden)", 6, 6),
+        ("--plan blocks --block_size 8 --threshold 1e-9", "blocks(8, confidence)", None, 3),
+        ("--plan blocks --block_size 10 --steps 24", "blocks(10, golden)", 24, 24),
+        ("--plan confidence --threshold 1e-9", "confidence", None, 1),
+        ("--plan entropy --threshold 1e-9", "entropy", None, 24),
+        ("--plan left_to_right --grid 0.75 0.5 0.25", "left_to_right", 4, 4),
+        ("--plan stride --grid 0.5", "stride", 2, 2),
+        ("--plan iid --grid fitted.json", "iid", 3, 3),
+        ("--plan iid --grid fitted.json --steps 3", "iid", 3, 3),
+        ("--plan iid --grid uniform --remask cap --eta 0.3 --steps 9", "iid", 9, 9),
     ],
 )
-def test_plans_and_grids_by_name(words, reveal, steps, forwards, unmask, tmp_path):
+def test_plans_and_grids_by_name(words, plan, steps, forwards, unmask, tmp_path):
     grid = {"grid": {"name": "fitted", "times": [1, 0.6, 0.3, 0], "by": "rank"}}
     (tmp_path / "fitted.json").write_text(json.dumps(grid))
     run = strict(unmask(*words.split(), "--json")[0].splitlines()[0])
-    assert (run["reveal"], run["steps"]) == (reveal, steps)
+    assert (run["plan"]["name"], run["steps"]) == (plan, steps)
     assert ("threshold" in words) == (run["grid"] is None)
     assert ("1e-09" in json.dumps(run["plan"])) == ("threshold" in words)
     assert run["nfe"] == forwards or ("remask" in words and 1 < run["nfe"] <= forwards)  # steps may reveal nothing
@@ -135,7 +141,7 @@ def test_a_fitted_grid_means_the_same_to_sample_and_evaluate(unmask, fitted):
 
 def test_a_grid_that_was_fitted_for_another_plan_is_taken_and_said(unmask, fitted):
     (said,) = fitted_for_others(make_ways([f"iid@{fitted.name}"], [3]), 3)
-    out, err = unmask("--reveal", "iid", "--grid", fitted.name)
+    out, err = unmask("--plan", "iid", "--grid", fitted.name)
     assert err.splitlines()[0] == said
     assert said not in out
     assert "was fitted for" not in unmask("--grid", fitted.name)[1]
@@ -295,22 +301,22 @@ def test_a_terminal_shows_what_it_has(monkeypatch):
         (["--prompt", "a", "b", "--n", "3"], "2 entries for 3 samples"),
         (["no blank here"], "has no blank: mark one with underscores"),
         (["a ____ b", "--prompt", "once"], "leave out prompt"),
-        (["--reveal", "goldn"], "did you mean 'golden'?"),
+        (["--plan", "goldn"], "did you mean 'golden'?"),
         (["--grid", "unifrom"], "did you mean 'uniform'?"),
         (["--grid", "0.5", "rank"], "--grid takes one name"),
         (["--grid", "0.2", "0.8"], "must fall from 1 to 0"),
         (["--grid", "nowhere.json"], "nowhere.json: it does not exist"),
         (["--grid", "0.5", "--steps", "3"], "this grid has 2 steps, and 3 were asked for: leave out steps"),
-        (["--threshold", "0.5"], "--threshold is for --reveal confidence, entropy or blocks"),
-        (["--threshold", "0.5", "--reveal", "confidence", "--steps", "4"], "leave out steps and grid"),
-        (["--threshold", "-1", "--reveal", "confidence"], "threshold on probability must be"),
-        (["--block_size", "4"], "--block_size is for --reveal blocks"),
-        (["--block_size", "0", "--reveal", "blocks"], "at least 1 position"),
+        (["--threshold", "0.5"], "--threshold is for --plan confidence, entropy or blocks"),
+        (["--threshold", "0.5", "--plan", "confidence", "--steps", "4"], "leave out steps and grid"),
+        (["--threshold", "-1", "--plan", "confidence"], "threshold on probability must be"),
+        (["--block_size", "4"], "--block_size is for --plan blocks"),
+        (["--block_size", "0", "--plan", "blocks"], "at least 1 position"),
         (["--eta", "0.1"], "--eta belongs to --remask"),
-        (["--remask", "cap"], "take reveal iid"),
+        (["--remask", "cap"], "take plan iid"),
         (["--remask", "rescael"], "did you mean 'rescale'?"),
-        (["--dtype", "legacy_fp32"], "take reveal iid, grid mdlm"),
-        (["--dtype", "float46"], "did you mean 'float64'?"),
+        (["--draw", "legacy_fp32"], "take plan iid, grid mdlm"),
+        (["--draw", "float46"], "did you mean 'float64'?"),
         (["--precision", "bf16"], "on the CPU take precision fp32"),
         (["--gif", "film.png"], "must end in .gif"),
         (["--html", "film"], "must end in .html"),
@@ -320,7 +326,7 @@ def test_a_terminal_shows_what_it_has(monkeypatch):
         (["--out", "."], "it is a folder, not a file"),
         (["--out", os.devnull], "a device or a pipe, not a file"),
         (["--out", "new/story.txt", "--top_p", "0"], "top_p must be"),  # no folder is left behind
-        (["--threshold", "inf", "--reveal", "entropy"], "a finite entropy in nats above 0"),
+        (["--threshold", "inf", "--plan", "entropy"], "a finite entropy in nats above 0"),
     ],
 )
 def test_mistakes_are_one_line(words, said, unmask, tmp_path):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import load
 from unmask.cli.main import main
-from unmask.evaluation.identity import weights_hash
 
 OPTIONS = "--preset tiny --length 12 --steps 3 --batch 4 --eval_batches 1 --device cpu --no-tensorboard --no-progress"
 
@@ -90,9 +90,9 @@ def test_training_on_keeps_the_schedule(capsys, corpora, tmp_path):
 
 
 def test_a_plan_of_ones_own_is_a_choice(capsys, corpora, tmp_path, monkeypatch):
-    from unmask.process import locking
+    from unmask.plans import laws
 
-    monkeypatch.setitem(locking.PLANS, "silver", locking.PLANS["golden"])
+    monkeypatch.setitem(laws.LAWS, "silver", laws.LAWS["golden"])
     common = ["--data", corpora[0], *OPTIONS.split(), "--plan", "silver"]
     code, out = run(capsys, *common, "--out", str(tmp_path / "run"))
     assert (code, "3 steps" in out) == (0, True)

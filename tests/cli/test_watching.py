@@ -79,7 +79,7 @@ def test_watch_without_a_terminal_gives_the_text(unmask):
 # --- animations -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", ["--steps 5", "--steps 8 --reveal iid --grid uniform --remask cap --eta 0.4"])
+@pytest.mark.parametrize("words", ["--steps 5", "--steps 8 --plan iid --grid uniform --remask cap --eta 0.4"])
 def test_the_page_replays_to_the_text(words, unmask, tmp_path):
     out, _ = unmask("--prompt", "once upon", *words.split(), "--html", "film.html", "--seed", "2")
     page = (tmp_path / "film.html").read_text(encoding="utf-8")

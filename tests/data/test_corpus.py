@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.data import corpus
 from unmask.data.corpus import Reading, find, text_documents
 from unmask.data.tokenizer import Tokenizer

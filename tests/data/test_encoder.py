@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.data import encoder as encoding
 from unmask.data.encoder import Encoder, EncoderPool
 from unmask.data.tokenizer import Tokenizer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
 from unmask.data.tokenizer import Tokenizer

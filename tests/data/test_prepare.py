@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.data import corpus, folder, pack
 from unmask.data.prepare import Settings, prepare
 from unmask.data.shards import ShardSet

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.data.shards import ShardSet, check_tokenizer, dtype_for
 from unmask.data.tokenizer import Tokenizer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.data import streams
 from unmask.data.prepare import Settings, prepare
 

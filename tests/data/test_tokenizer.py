@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 
 Prose = Callable[[int, int], str]

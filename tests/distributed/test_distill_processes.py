@@ -33,7 +33,7 @@ def house(write_corpus, tmp_path_factory):
 COMMANDS = """
 import json, sys
 from unmask.cli.main import leave, run
-from unmask.parallel.ranks import joined
+from unmask.core.ranks import joined
 with joined("cpu"):  # torch is loaded once for all commands
     for words in json.loads(sys.argv[1]):
         run(words)

@@ -9,7 +9,7 @@ import sys
 
 SCRIPT = """
 import sys
-from unmask.parallel.ranks import joined
+from unmask.core.ranks import joined
 for turn in range(10):
     with joined("cpu") as ranks:
         assert ranks.gather([ranks.rank, turn]) == [[0, turn], [1, turn]]

@@ -8,11 +8,11 @@ import sys
 import pytest
 import torch
 
-from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import main
+from unmask.core.streams import stream
 from unmask.data.tokenizer import Tokenizer
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 
 
 def test_two_processes_write_what_one_writes(tmp_path, capsys):
@@ -24,7 +24,7 @@ def test_two_processes_write_what_one_writes(tmp_path, capsys):
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
     save(Checkpoint(model.double(), tokenizer=tokenizer), tmp_path / "model")
     # five samples of three lengths, so that the processes have different shares and batches
-    words = ["sample", "--model", str(tmp_path / "model"), "--device", "cpu", "--steps", "4", "--reveal", "confidence",
+    words = ["sample", "--model", str(tmp_path / "model"), "--device", "cpu", "--steps", "4", "--plan", "confidence",
              "--prompt", "one", "two", "three", "four", "five", "--length", "20", "12", "20", "16", "20",
              "--seed", "7", "--json", "--watch"]  # fmt: skip
     assert main(words) == 0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 
 
 @pytest.fixture

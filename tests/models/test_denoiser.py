@@ -1,7 +1,7 @@
 import torch
 
 from unmask.models.denoiser import Denoiser, carry_over, log_probs
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 
 MASK = 4
 

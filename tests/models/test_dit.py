@@ -3,8 +3,8 @@ import copy
 import pytest
 import torch
 
-from unmask.base.errors import UserError
-from unmask.models.dit import DiT
+from unmask.core.errors import UserError
+from unmask.models.dit.network import DiT
 
 
 @pytest.mark.parametrize(("name", "count"), [("small", 169_627_218), ("medium", 424_477_010), ("large", 863_158_098)])

@@ -2,8 +2,8 @@
 
 import torch
 
-from unmask.models.dit import DiT
-from unmask.models.folded import FoldedDiT
+from unmask.models.dit.folded import FoldedDiT
+from unmask.models.dit.network import DiT
 
 
 def test_folding_changes_nothing() -> None:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from unmask.base.streams import stream
-from unmask.models.dit import DiT
+from unmask.core.streams import stream
+from unmask.models.dit.network import DiT
 from unmask.objectives.base import LossOutput
 
 TOKENS, LENGTH, ROWS = 11, 9, 6

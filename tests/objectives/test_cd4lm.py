@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
 from unmask.models.denoiser import carry_over, log_probs
-from unmask.objectives.cd4lm import CD4LM
-from unmask.process.locking import draw_u
-from unmask.process.times import Curriculum, stratified
+from unmask.objectives.distil.cd4lm import CD4LM
+from unmask.plans.laws import draw_u
+from unmask.processes.times import Curriculum, stratified
 
 MASK, LENGTH, ROWS = 11, 9, 6
 

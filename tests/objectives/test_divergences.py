@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch.distributions import Categorical, kl_divergence
 
-from unmask.base.streams import stream
+from unmask.core.streams import stream
 from unmask.models.denoiser import MASK_LOGIT
 from unmask.objectives.divergences import DIVERGENCES, compare, cross_entropy, point_mass
 

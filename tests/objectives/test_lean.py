@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from unmask.base.streams import stream
+from unmask.core.streams import stream
 from unmask.models.denoiser import log_probs
 from unmask.objectives.divergences import cross_entropy
-from unmask.objectives.lean import even_sizes, head_loss
+from unmask.objectives.head_loss import even_sizes, head_loss
 
 
 class OnlyLogits:

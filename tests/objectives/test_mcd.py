@@ -8,15 +8,15 @@ import pytest
 import torch
 
 import unmask
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
 from unmask.models.denoiser import carry_over
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 from unmask.objectives.base import describe
-from unmask.objectives.mcd import MCD
-from unmask.process.locking import PLANS, draw_u
-from unmask.process.schedule import Cosine
-from unmask.process.times import Curriculum, stratified
+from unmask.objectives.distil.mcd import MCD
+from unmask.plans.laws import LAWS, draw_u
+from unmask.processes.schedule import Cosine
+from unmask.processes.times import Curriculum, stratified
 
 MASK, LENGTH, ROWS = 11, 9, 6
 
@@ -73,7 +73,7 @@ OPTIONS = [
     {"reconstruct": 2.0, "reduction": "sum", "divergence": "kl_forward"},
     {"tau": 1.0},
     {"schedule": Cosine()},
-    *({"plan": plan} for plan in PLANS if plan != "iid"),
+    *({"plan": plan} for plan in LAWS if plan != "iid"),
     {"plan": "stride", "plan_steps": 3},
 ]
 

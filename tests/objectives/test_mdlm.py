@@ -6,21 +6,22 @@ from functools import partial
 import pytest
 import torch
 
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
+from unmask.inference.ready import prepare
 from unmask.models.denoiser import log_probs
-from unmask.models.dit import DiT
-from unmask.objectives import lean, mdlm
+from unmask.models.dit.network import DiT
+from unmask.objectives import elbo as mdlm
+from unmask.objectives import head_loss as lean
 from unmask.objectives.ar import AR
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, describe
-from unmask.objectives.mdlm import MDLM
-from unmask.process.locking import PLANS, draw_u
-from unmask.process.schedule import Cosine, LogLinear
-from unmask.process.times import stratified
-from unmask.sampling.body import prepare
-from unmask.sampling.grids import make_grid
-from unmask.sampling.reveal import Locked
+from unmask.objectives.elbo import MDLM
+from unmask.plans.grids import make_grid
+from unmask.plans.laws import LAWS, draw_u
+from unmask.plans.plan import Locked
+from unmask.processes.schedule import Cosine, LogLinear
+from unmask.processes.times import stratified
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
 
@@ -41,13 +42,13 @@ def with_views(model, objective, batch, seed=0):
     return output, *seen
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", LAWS)
 @pytest.mark.parametrize("steps", [1, 4, 8, 22])
 def test_its_views_and_its_mean_are_those_of_the_sampler(model, text, monkeypatch, plan, steps):
     """One text, its plan fixed, every step once: which views there are, and sum over k = -log q_u(x)."""
     views = [torch.full((1, 22), model.mask_id)]
     drawn = sample(
-        Checkpoint(model, LogLinear()), NUMBER + 1, steps, reveal=plan, grid="rank", seed=SEED, device="cpu",
+        Checkpoint(model, LogLinear()), NUMBER + 1, steps, plan=plan, grid="rank", seed=SEED, device="cpu",
         callback=lambda view: views.append(view.tokens_BL[NUMBER:]),
     )  # fmt: skip
     u_1L = Locked(plan).u(torch.ones(1, 22, dtype=torch.bool), steps, [stream(SEED, "reveal", NUMBER)])

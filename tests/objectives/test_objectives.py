@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.base.streams import stream
+from unmask.core.streams import stream
 from unmask.models.denoiser import carry_over
 from unmask.objectives.ar import AR
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, describe
-from unmask.objectives.mdlm import MDLM
-from unmask.process.locking import draw_u
-from unmask.process.schedule import Cosine, LogLinear
-from unmask.process.times import stratified
+from unmask.objectives.elbo import MDLM
+from unmask.plans.laws import draw_u
+from unmask.processes.schedule import Cosine, LogLinear
+from unmask.processes.times import stratified
 
 MASK, LENGTH = 5, 7
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
 from unmask.models.denoiser import carry_over
-from unmask.models.oracle import Enumerated, sticky
-from unmask.objectives.sdtt import SDTT
-from unmask.process.locking import draw_u
-from unmask.process.schedule import LogLinear
-from unmask.process.times import Curriculum, stratified
+from unmask.objectives.distil.sdtt import SDTT
+from unmask.plans.laws import draw_u
+from unmask.processes.schedule import LogLinear
+from unmask.processes.times import Curriculum, stratified
+from unmask.theory.oracle import Enumerated, sticky
 
 MASK, LENGTH, ROWS = 11, 9, 6
 

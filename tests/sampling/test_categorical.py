@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.sampling.categorical import Draw, Law, draw, shape_logits
 
 V, MASK = 700, 699

@@ -12,34 +12,34 @@ import pytest
 import torch
 from torch import nn
 
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
-from unmask.models.dit import DiT
-from unmask.sampling.grids import Grid
-from unmask.sampling.remask import USUAL_ETA, Remask
-from unmask.sampling.reveal import REVEALS, Blocks, Confidence, LeftToRight, Locked
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
+from unmask.models.dit.network import DiT
+from unmask.plans.grids import Grid
+from unmask.plans.plan import PLANS, Blocks, Confidence, LeftToRight, Locked
+from unmask.plans.remask import USUAL_ETA, Remask
 from unmask.sampling.sample import sample
 
 L, TOKENS = 12, 20
 MASK = TOKENS
 
 WAYS = {
-    **{name: {"reveal": name} for name in REVEALS},
-    "confidence, threshold": {"reveal": Confidence(threshold=0.2), "steps": None},
-    "entropy, threshold": {"reveal": Confidence("entropy", threshold=2.5), "steps": None},
-    "blocks, confidence": {"reveal": Blocks(5, Confidence())},
-    "blocks, threshold": {"reveal": Blocks(5, Confidence(threshold=0.2)), "steps": None},
-    "small blocks": {"reveal": Blocks(5)},
-    "blocks, in order": {"reveal": Blocks(5, LeftToRight()), "grid": "uniform"},
-    "golden, cosine": {"reveal": "golden", "grid": "cosine"},
-    "iid, mdlm": {"reveal": "iid", "grid": "mdlm"},
-    "stride, times": {"reveal": "stride", "grid": [0.7, 0.4, 0.2]},
+    **{name: {"plan": name} for name in PLANS},
+    "confidence, threshold": {"plan": Confidence(threshold=0.2), "steps": None},
+    "entropy, threshold": {"plan": Confidence("entropy", threshold=2.5), "steps": None},
+    "blocks, confidence": {"plan": Blocks(5, Confidence())},
+    "blocks, threshold": {"plan": Blocks(5, Confidence(threshold=0.2)), "steps": None},
+    "small blocks": {"plan": Blocks(5)},
+    "blocks, in order": {"plan": Blocks(5, LeftToRight()), "grid": "uniform"},
+    "golden, cosine": {"plan": "golden", "grid": "cosine"},
+    "iid, mdlm": {"plan": "iid", "grid": "mdlm"},
+    "stride, times": {"plan": "stride", "grid": [0.7, 0.4, 0.2]},
     **{
-        f"remask {rule}": {"reveal": "iid", "grid": "uniform", "steps": 9, "remask": Remask(rule, max(0.4, usual))}
+        f"remask {rule}": {"plan": "iid", "grid": "uniform", "steps": 9, "remask": Remask(rule, max(0.4, usual))}
         for rule, usual in USUAL_ETA.items()
     },
-    "legacy_fp32": {"reveal": "iid", "grid": "mdlm", "dtype": "legacy_fp32"},
+    "legacy_fp32": {"plan": "iid", "grid": "mdlm", "draw": "legacy_fp32"},
 }
 
 
@@ -176,7 +176,7 @@ def test_nfe_is_what_a_hook_on_the_network_counts(way, checkpoint):
 
 
 def test_steps_that_reveal_nothing_cost_nothing(checkpoint):
-    many = sample(checkpoint, 8, 500, reveal="iid", grid="uniform", device="cpu")
+    many = sample(checkpoint, 8, 500, plan="iid", grid="uniform", device="cpu")
     assert int(many.nfe.max()) <= L < 500
     assert many.record["steps"] == 500
     assert sample(checkpoint, 2, 4, device="cpu").nfe.tolist() == [4, 4]
@@ -185,7 +185,7 @@ def test_steps_that_reveal_nothing_cost_nothing(checkpoint):
     assert sample(checkpoint, 2, 6, infill=blanks, device="cpu").nfe.tolist() == [1, 1]
     legacy = run(checkpoint, 2, "legacy_fp32", steps=6)
     assert legacy.nfe.tolist() == [7, 7]  # as published: every step, and the noise removal
-    assert legacy.record["dtype"] == "legacy_fp32"
+    assert legacy.record["draw"] == "legacy_fp32"
 
 
 TIES = {"ties": "chance"}
@@ -209,7 +209,7 @@ TIES = {"ties": "chance"}
 def test_the_record_says_which_plan_was_run_and_with_what(plan, said, checkpoint):
     """Two runs that differ in a setting have records that differ; what a threshold does not use is not claimed."""
     by_threshold = bool(said.get("threshold") or said.get("inner", {}).get("threshold"))
-    record = sample(checkpoint, 1, None if by_threshold else 4, reveal=plan, device="cpu").record
+    record = sample(checkpoint, 1, None if by_threshold else 4, plan=plan, device="cpu").record
     assert json.loads(json.dumps(record, allow_nan=False))["plan"] == said
     assert (record["steps"], record["grid"] and record["grid"]["name"]) == (
         (None, None) if by_threshold else (4, "rank")
@@ -220,7 +220,7 @@ def test_the_record_says_which_plan_was_run_and_with_what(plan, said, checkpoint
 @pytest.mark.parametrize("plan", [Confidence(threshold=0.2), Blocks(5, Confidence("entropy", 2.5))], ids=str)
 def test_what_a_threshold_does_not_use_is_refused(plan, settings, checkpoint):
     with pytest.raises(UserError, match=r"a threshold decides by itself .* leave out steps and grid"):
-        sample(checkpoint, 1, reveal=plan, device="cpu", **settings)
+        sample(checkpoint, 1, plan=plan, device="cpu", **settings)
 
 
 @pytest.mark.parametrize("grid", [[0.5], Grid("mine", (1.0, 0.5, 0.0))], ids=str)

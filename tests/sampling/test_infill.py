@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.sampling.infill import from_pattern, templates
 

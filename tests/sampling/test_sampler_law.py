@@ -11,19 +11,19 @@ from collections import defaultdict
 import pytest
 import torch
 
-from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
-from unmask.models.oracle import SOURCES, Enumerated
-from unmask.process.locking import PLANS
-from unmask.process.masking import stay_masked
-from unmask.process.schedule import Cosine, LogLinear
+from unmask.core.streams import stream
+from unmask.plans.grids import Grid, make_grid
+from unmask.plans.laws import LAWS
+from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked
+from unmask.plans.remask import Remask, reveal_chance
+from unmask.processes.masked import stay_masked
+from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.ancestral import ancestral, masked_shares
 from unmask.sampling.categorical import Law
-from unmask.sampling.exact import Views, sample_law
-from unmask.sampling.grids import Grid, make_grid
-from unmask.sampling.remask import Remask, reveal_chance
-from unmask.sampling.reveal import Blocks, Confidence, LeftToRight, Locked
 from unmask.sampling.sample import sample
+from unmask.theory.exact import Views, sample_law
+from unmask.theory.oracle import SOURCES, Enumerated
 
 N = 2000  # draws a case
 BELIEVABLE = 1e-4  # the p-value below which a law is refused
@@ -77,14 +77,14 @@ def draws(model, steps, seed=0, schedule=None, **settings):
     return sample(checkpoint, N, steps, batch=N, seed=seed, device="cpu", **settings)
 
 
-def check(model, steps, reveal, grid, *, views=None, schedule=None, seed=0):
+def check(model, steps, plan, grid, *, views=None, schedule=None, seed=0):
     """Sampler and exact law agree: the lines, and the number of forwards."""
-    drawn = draws(model, steps, reveal=reveal, grid=grid, schedule=schedule, seed=seed)
-    law = sample_law(views or Views(model, model.length), steps, reveal=reveal, grid=grid, schedule=schedule)
+    drawn = draws(model, steps, plan=plan, grid=grid, schedule=schedule, seed=seed)
+    law = sample_law(views or Views(model, model.length), steps, plan=plan, grid=grid, schedule=schedule)
     assert float(law.q.sum()) == pytest.approx(1, abs=1e-9)
-    assert p_value(drawn.tokens, law.q) > BELIEVABLE, (reveal, grid, steps)
+    assert p_value(drawn.tokens, law.q) > BELIEVABLE, (plan, grid, steps)
     spread = float(drawn.nfe.double().std()) / N**0.5
-    assert abs(float(drawn.nfe.double().mean()) - law.nfe) <= 4 * spread + 1e-3, (reveal, grid, steps)
+    assert abs(float(drawn.nfe.double().mean()) - law.nfe) <= 4 * spread + 1e-3, (plan, grid, steps)
     return drawn, law
 
 
@@ -98,7 +98,7 @@ GRIDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", [*PLANS, "left_to_right"])
+@pytest.mark.parametrize("plan", [*LAWS, "left_to_right"])
 def test_locked_plans_on_every_grid(plan, views):
     for grid, steps in GRIDS:
         check(MODEL, steps, plan, grid, views=views)
@@ -157,32 +157,32 @@ def test_shaped_laws(law):
     shaped = Views(MODEL, MODEL.length, law)
     settings = {"temperature": law.temperature, "top_p": law.top_p, "top_k": law.top_k}
     for plan, grid, steps in (("golden", "rank", 2), ("iid", TAILED, 2), (Confidence(threshold=0.8), None, None)):
-        drawn = draws(MODEL, steps, reveal=plan, grid=grid, **settings)
-        assert p_value(drawn.tokens, sample_law(shaped, steps, reveal=plan, grid=grid).q) > BELIEVABLE, plan
+        drawn = draws(MODEL, steps, plan=plan, grid=grid, **settings)
+        assert p_value(drawn.tokens, sample_law(shaped, steps, plan=plan, grid=grid).q) > BELIEVABLE, plan
 
 
-@pytest.mark.parametrize("plan", [*PLANS, Confidence(), Blocks(2), Blocks(2, Confidence())], ids=str)
+@pytest.mark.parametrize("plan", [*LAWS, Confidence(), Blocks(2), Blocks(2, Confidence())], ids=str)
 def test_given_tokens(plan, views):
     """Given positions stay, and the law of the rest is that of the plan on the blanks alone."""
     given_L = torch.tensor([3, 1, 3, 3])
     for grid in ("rank", "cosine"):  # blocks of two have one blank and two
-        drawn = draws(MODEL, 2, reveal=plan, grid=grid, infill=given_L)
-        law = sample_law(views, 2, reveal=plan, grid=grid, given_L=given_L)
+        drawn = draws(MODEL, 2, plan=plan, grid=grid, infill=given_L)
+        law = sample_law(views, 2, plan=plan, grid=grid, given_L=given_L)
         assert p_value(drawn.tokens, law.q) > BELIEVABLE, grid
 
 
 def test_a_wrong_law_is_refused(views):
     """The test has power: laws that are only nearly right are not believed."""
-    drawn = draws(MODEL, 3, reveal="golden", grid="rank").tokens
+    drawn = draws(MODEL, 3, plan="golden", grid="rank").tokens
     wrong = [
-        sample_law(views, 3, reveal="permutation", grid="rank"),  # equal counts, but no spacing
-        sample_law(views, 4, reveal="golden", grid="rank"),  # one step more
-        sample_law(views, 3, reveal="golden", grid="uniform"),  # by time instead of by rank
-        sample_law(Views(MODEL, 4, Law(1.2)), 3, reveal="golden", grid="rank"),  # a little warmer
+        sample_law(views, 3, plan="permutation", grid="rank"),  # equal counts, but no spacing
+        sample_law(views, 4, plan="golden", grid="rank"),  # one step more
+        sample_law(views, 3, plan="golden", grid="uniform"),  # by time instead of by rank
+        sample_law(Views(MODEL, 4, Law(1.2)), 3, plan="golden", grid="rank"),  # a little warmer
     ]
     assert [p_value(drawn, law.q) < 1e-6 for law in wrong] == [True] * 4
-    tailed = draws(MODEL, 2, reveal="iid", grid=TAILED).tokens
-    assert p_value(tailed, sample_law(views, 3, reveal="iid", grid=[0.75, 0.4]).q) < 1e-6  # a tail that draws
+    tailed = draws(MODEL, 2, plan="iid", grid=TAILED).tokens
+    assert p_value(tailed, sample_law(views, 3, plan="iid", grid=[0.75, 0.4]).q) < 1e-6  # a tail that draws
 
 
 # --- the published sampler --------------------------------------------------------------------------------------------
@@ -226,9 +226,9 @@ def test_iid_on_the_mdlm_grid_is_the_ancestral_sampler(times, temperature):
     """One law: by recursion from the definition, by the exact law of the plan, drawn by schedule, drawn by the race."""
     grid = Grid("mdlm", times, argmax_tail=True)
     published = ancestral_law(MODEL, times, temperature)
-    ours = sample_law(MODEL, grid.steps, reveal="iid", grid=grid, law=Law(temperature))
+    ours = sample_law(MODEL, grid.steps, plan="iid", grid=grid, law=Law(temperature))
     assert torch.allclose(ours.q, published, atol=1e-12)
-    by_schedule = draws(MODEL, grid.steps, reveal="iid", grid=grid, temperature=temperature)
+    by_schedule = draws(MODEL, grid.steps, plan="iid", grid=grid, temperature=temperature)
     assert p_value(by_schedule.tokens, published) > BELIEVABLE
     generator = stream(0, "race")
     start_BL = torch.full((N, MODEL.length), MODEL.mask_id)
@@ -245,7 +245,7 @@ def test_iid_on_the_mdlm_grid_is_the_ancestral_sampler(times, temperature):
 
 
 def test_legacy_fp32_has_the_published_law_but_for_its_rounding():
-    drawn = draws(MODEL, 3, reveal="iid", grid="mdlm", dtype="legacy_fp32")
+    drawn = draws(MODEL, 3, plan="iid", grid="mdlm", draw="legacy_fp32")
     assert p_value(drawn.tokens, ancestral_law(MODEL, make_grid("mdlm", 3).times)) > BELIEVABLE
 
 
@@ -262,15 +262,15 @@ class MaskFirst(TableModel):
 
 @pytest.mark.parametrize("dtype", ["float64", "legacy_fp32"])
 def test_a_mask_that_is_not_the_last_state_changes_nothing(dtype):
-    drawn = draws(MaskFirst(), 3, reveal="iid", grid="mdlm", dtype=dtype)
+    drawn = draws(MaskFirst(), 3, plan="iid", grid="mdlm", draw=dtype)
     assert p_value(drawn.tokens - 1, ancestral_law(MODEL, make_grid("mdlm", 3).times)) > BELIEVABLE
 
 
 def test_legacy_fp32_goes_by_the_models_own_schedule(views):
     """For a cosine model another law than for a log-linear one, and the one that the sampler without the bias has."""
     times = make_grid("mdlm", 2).times
-    drawn = draws(MODEL, 2, reveal="iid", grid="mdlm", dtype="legacy_fp32", schedule=Cosine())
-    assert p_value(drawn.tokens, sample_law(views, 2, reveal="iid", grid="mdlm", schedule=Cosine()).q) > BELIEVABLE
+    drawn = draws(MODEL, 2, plan="iid", grid="mdlm", draw="legacy_fp32", schedule=Cosine())
+    assert p_value(drawn.tokens, sample_law(views, 2, plan="iid", grid="mdlm", schedule=Cosine()).q) > BELIEVABLE
     assert p_value(drawn.tokens, ancestral_law(MODEL, times)) < 1e-6
     shares = masked_shares(times, Cosine())
     stay = stay_masked(*Cosine().gamma(torch.tensor([times[2], times[1]], dtype=torch.float64)))
@@ -323,9 +323,9 @@ def remasking_law(model, grid, rule):
 @pytest.mark.parametrize("rule", [Remask("cap", 0.5), Remask("rescale", 0.5), Remask("confidence", 0.8)], ids=str)
 def test_remasking_laws(rule):
     model, grid = TableModel(length=3, tokens=2, seed=2), make_grid([0.6, 0.3], 3)
-    drawn = draws(model, 3, reveal="iid", grid=grid, remask=rule, schedule=LogLinear(eps=0.0))
+    drawn = draws(model, 3, plan="iid", grid=grid, remask=rule, schedule=LogLinear(eps=0.0))
     q = remasking_law(model, grid, rule)
     assert float(q.sum()) == pytest.approx(1, abs=1e-9)
     assert p_value(drawn.tokens, q) > BELIEVABLE
-    plain = sample_law(model, 3, reveal="iid", grid=grid).q
+    plain = sample_law(model, 3, plan="iid", grid=grid).q
     assert p_value(drawn.tokens, plain) < 1e-6  # remasking does change the law

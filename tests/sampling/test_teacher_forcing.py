@@ -5,20 +5,20 @@ import itertools
 import pytest
 import torch
 
-from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint
-from unmask.models.dit import DiT
-from unmask.models.oracle import Enumerated, sticky
-from unmask.process.locking import PLANS
-from unmask.process.schedule import Cosine, LogLinear
-from unmask.sampling.body import prepare
+from unmask.core.streams import stream
+from unmask.inference.ready import prepare
+from unmask.models.dit.network import DiT
+from unmask.plans.grids import Grid, make_grid
+from unmask.plans.laws import LAWS
+from unmask.plans.plan import Blocks, Confidence, Locked, choose_grid, make_plan
+from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.categorical import Law
-from unmask.sampling.exact import Views, kl_given_plan
-from unmask.sampling.grids import Grid, make_grid
-from unmask.sampling.plan_laws import chain_of
-from unmask.sampling.reveal import Blocks, Confidence, Locked, choose_grid, make_reveal
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
+from unmask.theory.exact import Views, kl_given_plan
+from unmask.theory.oracle import Enumerated, sticky
+from unmask.theory.plan_laws import chain_of
 
 CPU = torch.device("cpu")
 FITTED = Grid("fitted", (1.0, 0.95, 0.6, 0.55, 0.0), by="rank")
@@ -38,7 +38,7 @@ def network():
 
 
 CASES = [
-    *((plan, grid, {}) for plan in PLANS for grid in ("rank", FITTED)),
+    *((plan, grid, {}) for plan in LAWS for grid in ("rank", FITTED)),
     ("iid", "uniform", {}),
     ("iid", TAILED, {}),
     ("iid", "mdlm", {"temperature": 0.7}),
@@ -55,8 +55,8 @@ CASES = [
 @pytest.mark.parametrize(("plan", "grid", "law"), CASES, ids=str)
 def test_what_sample_recorded_comes_out_again(network, plan, grid, law):
     checkpoint = Checkpoint(network, Cosine())
-    plan, steps = make_reveal(plan), 4 if isinstance(grid, str) else None
-    drawn = sample(checkpoint, 5, steps, reveal=plan, grid=grid, seed=3, device="cpu", batch=2, **law)
+    plan, steps = make_plan(plan), 4 if isinstance(grid, str) else None
+    drawn = sample(checkpoint, 5, steps, plan=plan, grid=grid, seed=3, device="cpu", batch=2, **law)
     forced = teacher_force(
         prepare(network, CPU), drawn.tokens, plan, choose_grid(plan, grid, steps), Cosine(),
         law=Law(**law), seed=3, rows=3,
@@ -70,9 +70,9 @@ def test_what_sample_recorded_comes_out_again(network, plan, grid, law):
 def test_given_words_are_not_scored(network, plan):
     wanted = torch.full((3, 20), network.mask_id)
     wanted[:, :4], wanted[1, 9:13], wanted[2, -1] = 5, torch.tensor([1, 2, 3, 4]), 0
-    drawn = sample(Checkpoint(network), 3, 4, reveal=plan, infill=wanted, seed=1, device="cpu")
+    drawn = sample(Checkpoint(network), 3, 4, plan=plan, infill=wanted, seed=1, device="cpu")
     forced = teacher_force(
-        prepare(network, CPU), drawn.tokens, make_reveal(plan), make_grid("rank", 4), LogLinear(),
+        prepare(network, CPU), drawn.tokens, make_plan(plan), make_grid("rank", 4), LogLinear(),
         blank_TL=~drawn.given, seed=1,
     )  # fmt: skip
     assert torch.allclose(forced.log_q_TL, drawn.log_q, rtol=0, atol=1e-9)
@@ -83,7 +83,7 @@ def test_given_words_are_not_scored(network, plan):
 
 def test_it_takes_no_part_whom_a_text_is_scored_with(network):
     body, x_TL = prepare(network, CPU), torch.randint(10, (6, 24), generator=stream(0, "texts"))
-    plan, grid = make_reveal("iid"), make_grid("uniform", 5)
+    plan, grid = make_plan("iid"), make_grid("uniform", 5)
     whole = teacher_force(body, x_TL, plan, grid, LogLinear(), seed=2)
     part = teacher_force(body, x_TL[[5, 1]], plan, grid, LogLinear(), seed=2, indices=[5, 1], rows=1)
     assert torch.equal(part.step_TL, whole.step_TL[[5, 1]])
@@ -115,7 +115,7 @@ class TableModel:
 def test_q_given_the_plan_sums_to_one_over_all_texts(plan, grid, law):
     """Every text under one and the same u."""
     every = torch.tensor(list(itertools.product(range(3), repeat=5)))
-    plan, steps = make_reveal(plan), 3 if isinstance(grid, str) else None
+    plan, steps = make_plan(plan), 3 if isinstance(grid, str) else None
     forced = teacher_force(
         prepare(TableModel(), CPU), every, plan, choose_grid(plan, grid, steps), LogLinear(),
         law=law, indices=[7] * len(every), rows=64,
@@ -126,11 +126,11 @@ def test_q_given_the_plan_sums_to_one_over_all_texts(plan, grid, law):
     assert grid != TAILED or int((forced.step_TL == TAILED.steps).sum()) > 0
 
 
-@pytest.mark.parametrize("plan", [*PLANS, "left_to_right", "confidence"])
+@pytest.mark.parametrize("plan", [*LAWS, "left_to_right", "confidence"])
 def test_one_token_a_step_under_the_exact_posterior_is_the_source(plan):
     source = Enumerated(sticky(length=6))
     x_TL = source.draw(20, stream(0, "draw"))
-    forced = teacher_force(prepare(source, CPU), x_TL, make_reveal(plan), make_grid("rank", 6), LogLinear())
+    forced = teacher_force(prepare(source, CPU), x_TL, make_plan(plan), make_grid("rank", 6), LogLinear())
     assert torch.allclose(-6 * forced.nats_T, source.log_prob(x_TL), rtol=0, atol=1e-9)
     assert forced.nfe_T.tolist() == [6] * 20
 
@@ -140,7 +140,7 @@ def test_the_mean_is_the_entropy_and_the_samplers_own_error():
     p = sticky(length=6)
     source = Enumerated(p)
     every = torch.cartesian_prod(*[torch.arange(3)] * 6)
-    plan, grid = make_reveal("left_to_right"), make_grid([0.8, 0.3], 3)
+    plan, grid = make_plan("left_to_right"), make_grid([0.8, 0.3], 3)
     forced = teacher_force(prepare(source, CPU), every, plan, grid, LogLinear(eps=0.0), rows=256)
     nelbo = float((p.flatten() * -forced.log_q_TL.sum(1)).sum())
     chain = chain_of(plan, torch.ones(6, dtype=torch.bool), grid, LogLinear(eps=0.0))

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask.base.streams import stream
-from unmask.evaluation.elbo import elbo_of, nll_of, order_agnostic_masks
-from unmask.models.dit import DiT
-from unmask.models.oracle import Enumerated, sticky
+from unmask.core.streams import stream
+from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks
+from unmask.models.dit.network import DiT
 from unmask.objectives.ar import AR
-from unmask.objectives.mdlm import MDLM
-from unmask.process.schedule import Cosine, LogLinear
+from unmask.objectives.elbo import MDLM
+from unmask.processes.schedule import Cosine, LogLinear
+from unmask.theory.oracle import Enumerated, sticky
 from unmask.training.engine import Trainer
 
 V, L = 3, 5

@@ -6,18 +6,18 @@ from collections import Counter, defaultdict
 import pytest
 import torch
 
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
-from unmask.models.oracle import SOURCES, Enumerated
-from unmask.process.locking import PLANS
-from unmask.process.schedule import Cosine, LogLinear
-from unmask.sampling.body import prepare
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
+from unmask.inference.ready import prepare
+from unmask.plans.grids import Grid, make_grid
+from unmask.plans.laws import LAWS
+from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, make_plan
+from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.categorical import Law
-from unmask.sampling.exact import Views, estimate_kl, kl, kl_given_plan, sample_law
-from unmask.sampling.grids import Grid, make_grid
-from unmask.sampling.plan_laws import chain_of
-from unmask.sampling.reveal import Blocks, Confidence, LeftToRight, Locked, make_reveal
 from unmask.sampling.teacher_forcing import teacher_force
+from unmask.theory.exact import Views, estimate_kl, kl, kl_given_plan, sample_law
+from unmask.theory.oracle import SOURCES, Enumerated
+from unmask.theory.plan_laws import chain_of
 
 TAILED = Grid("tailed", (1.0, 0.7, 0.3), argmax_tail=True)  # as `mdlm`, with a tail large enough to be seen
 
@@ -29,7 +29,7 @@ def toys():
 
 
 def error(toys, source, plan, steps, grid="uniform"):
-    return sample_law(toys[source], steps, reveal=plan, grid=grid).kl(SOURCES[source]())
+    return sample_law(toys[source], steps, plan=plan, grid=grid).kl(SOURCES[source]())
 
 
 # --- numbers known before ---------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_chance_decides_where_all_positions_are_equally_sure(toys, plan):
         )
 
 
-@pytest.mark.parametrize("plan", [*PLANS, "left_to_right", "confidence", "entropy", Blocks(4, Confidence()), Blocks(3)])
+@pytest.mark.parametrize("plan", [*LAWS, "left_to_right", "confidence", "entropy", Blocks(4, Confidence()), Blocks(3)])
 def test_one_token_a_step_is_exact(toys, plan):
     """By rank with steps = length every plan is exact under an exact denoiser."""
     for source in ("sticky", "order2"):
@@ -130,26 +130,22 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("plan", [*PLANS, "blocks(2, golden)", "blocks(3, stride)"])
+@pytest.mark.parametrize("plan", [*LAWS, "blocks(2, golden)", "blocks(3, stride)"])
 @pytest.mark.parametrize("schedule", [LogLinear(), Cosine()], ids=["log_linear", "cosine"])
 def test_the_law_of_steps_is_that_of_drawn_u(plan, schedule):
     """Every plan, on grids of every kind, with and without given positions."""
     n = 1500
-    if plan.startswith("blocks"):
-        size, inner = int(plan[7]), plan[10:-1]
-        reveal = Blocks(size, Locked(inner))
-    else:
-        reveal = make_reveal(plan)
+    made_plan = Blocks(int(plan[7]), Locked(plan[10:-1])) if plan.startswith("blocks") else make_plan(plan)
     generators = [stream(0, plan, i) for i in range(n)]
     for grid, steps, shown in PLACES:
         if plan.startswith("blocks") and grid not in ("uniform", "rank", "cosine"):
             continue
         made = make_grid(grid, steps)
         blank_L = torch.tensor([flag == "1" for flag in shown])
-        chain = chain_of(reveal, blank_L, made, schedule)
+        chain = chain_of(made_plan, blank_L, made, schedule)
         law = assignments(chain, 5)
         assert sum(law.values()) == pytest.approx(1, abs=1e-9)
-        drawn_BL = reveal.assign(blank_L.expand(n, 5), made, schedule, generators).step_BL
+        drawn_BL = made_plan.assign(blank_L.expand(n, 5), made, schedule, generators).step_BL
         assert p_value(Counter(map(tuple, drawn_BL.tolist())), law, n) > 1e-3, (grid, steps)
         distinct = sum(len({s for s in steps if s >= 0}) * p for steps, p in law.items())
         assert chain.nfe == pytest.approx(distinct)
@@ -202,7 +198,7 @@ def test_iid_law_by_summing_over_every_assignment():
     """Q(x) = sum over the N^L assignments of their probability times prod p(x_i | seen)^(1/T), normalised."""
     L, V, T, grid = 3, 2, 0.6, make_grid("cosine", 3)
     model = random_denoiser(L, V, seed=0)
-    found = sample_law(model, 3, reveal="iid", grid=grid, law=Law(temperature=T)).q
+    found = sample_law(model, 3, plan="iid", grid=grid, law=Law(temperature=T)).q
     chance = [a - b for a, b in itertools.pairwise(grid.times)]
     expected = torch.zeros((V,) * L, dtype=torch.float64)
     for steps in itertools.product(range(3), repeat=L):
@@ -226,7 +222,7 @@ def test_adaptive_law_by_following_every_line(rule):
     model = random_denoiser(L, V, seed=1)
     inner = rule.inner if isinstance(rule, Blocks) else rule
     steps = 4 if inner.threshold is None else None  # two tokens a step, two steps a block
-    found = sample_law(model, steps, reveal=rule).q
+    found = sample_law(model, steps, plan=rule).q
     for x in itertools.product(range(V), repeat=L):
         z, q = [V] * L, 1.0
         while V in z:
@@ -252,7 +248,7 @@ def test_given_tokens_condition_the_law():
     conditional[:, 1, :, :, 2] = p[:, 1, :, :, 2]
     conditional /= conditional.sum()
     for plan in ("golden", "iid", "dilated", "confidence"):
-        law = sample_law(Enumerated(p), 3, reveal=plan, grid="rank", given_L=given_L)
+        law = sample_law(Enumerated(p), 3, plan=plan, grid="rank", given_L=given_L)
         assert torch.allclose(law.q, conditional, atol=1e-12)
         assert law.nfe == pytest.approx(3)
 
@@ -273,12 +269,12 @@ def test_teacher_forcing_estimates_the_error_given_the_plan(toys, plan, grid, st
         oracle = Enumerated(tilted / tilted.sum())
         views = Views(oracle, 8)
     x_BL, body = oracle.draw(n, stream(0, "x")), prepare(oracle, torch.device("cpu"))
-    forced = teacher_force(body, x_BL, make_reveal(plan), make_grid(grid, steps), LogLinear(), rows=n)
+    forced = teacher_force(body, x_BL, make_plan(plan), make_grid(grid, steps), LogLinear(), rows=n)
     found = estimate_kl(oracle, x_BL, forced)
-    mixture = sample_law(views, steps, reveal=plan, grid=grid)
+    mixture = sample_law(views, steps, plan=plan, grid=grid)
     exact = mixture.kl(oracle.p)
     if plan != "entropy":
-        chain = chain_of(make_reveal(plan), torch.ones(8, dtype=torch.bool), make_grid(grid, steps), LogLinear())
+        chain = chain_of(make_plan(plan), torch.ones(8, dtype=torch.bool), make_grid(grid, steps), LogLinear())
         exact = kl_given_plan(views, oracle.p, chain)
         assert mixture.kl(oracle.p) < exact
     assert abs(found.kl - exact) < 3 * found.standard_error
@@ -301,6 +297,6 @@ def test_kl_is_that_of_the_textbook():
 
 
 def test_a_new_plan_whose_law_is_not_written_yet_is_not_told_to_be_itself(monkeypatch):
-    monkeypatch.setitem(PLANS, "silver", PLANS["golden"])
+    monkeypatch.setitem(LAWS, "silver", LAWS["golden"])
     with pytest.raises(UserError, match=r"unknown plan with a known law 'silver': allowed: ((?!silver).)*$"):
         chain_of(Locked("silver"), torch.ones(4, dtype=torch.bool), make_grid("rank", 2), LogLinear())

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from unmask.base.streams import stream
-from unmask.evaluation.analysis import analyse
-from unmask.evaluation.results import Bound, Cell, Results, write_results
-from unmask.evaluation.score import Ratio, Score
+from unmask.core.streams import stream
+from unmask.metrics.score import Ratio, Score
+from unmask.studies.analysis import analyse
+from unmask.studies.results import Bound, Cell, Results, write_results
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # tools/ is no part of the package
 

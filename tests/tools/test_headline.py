@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from unmask.evaluation.analysis import analyse
-from unmask.evaluation.results import write_results
-from unmask.evaluation.score import Ratio
+from unmask.metrics.score import Ratio
+from unmask.studies.analysis import analyse
+from unmask.studies.results import write_results
 
 
 def level(made_up: Any, name: str, plan: str, steps: int, nats: float) -> Any:
@@ -191,7 +191,7 @@ def test_half_of_the_draws_bracketed_is_an_interval_without_ends(made_up):
 @pytest.mark.parametrize(
     ("permutation", "iid", "plan", "steps"),
     [
-        ({64: 64.0}, {64: 40.0, 96: 50.0}, "permutation", 64),  # steps without a reveal run no forward
+        ({64: 64.0}, {64: 40.0, 96: 50.0}, "permutation", 64),  # steps without a plan run no forward
         ({16: 16.0}, {16: 14.0, 64: 40.0}, "iid", 64),
         ({}, {16: 14.0, 64: 40.0}, "iid", 64),
         ({}, {}, "golden", 64),  # no plan of iid order: the base plan

@@ -11,7 +11,7 @@ from tools.results.run import jobs_of
 
 import unmask
 from unmask.cli.main import main as command
-from unmask.evaluation.results import read_results, write_results
+from unmask.studies.results import read_results, write_results
 
 RECIPES = sorted((Path(unmask.__file__).parent / "recipes").glob("study-*.yaml"))
 STUDIES = Path(__file__).resolve().parents[2] / "docs" / "results" / "studies.yaml"

@@ -5,7 +5,7 @@ import sys
 import pytest
 from tools.results.run import Job, Queue, jobs_of
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 
 # stands for unmask: makes its --out after a while; fails if asked to, or if a path it names is not there
 PROGRAM = """

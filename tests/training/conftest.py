@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 from unmask.training.engine import Trainer
 
 SIZE, LENGTH = 6, 12  # tokens of the tokenizer, positions

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from killing import at_update, between_renames, die, small_trainer, walk
 
-from unmask.base import files
 from unmask.checkpoint.io import Checkpoint
-from unmask.models.dit import DiT
-from unmask.process.times import Curriculum
+from unmask.core import files
+from unmask.models.dit.network import DiT
+from unmask.processes.times import Curriculum
 from unmask.training import loop
 from unmask.training.guard import Guard
 from unmask.training.rounds import MCD, Rounds

@@ -9,10 +9,10 @@ import shutil
 import torch
 from killing import at_update, between_renames, die, small_trainer, walk
 
-from unmask.models.dit import DiT
-from unmask.objectives.mdlm import MDLM
-from unmask.parallel import state as sharded
-from unmask.training import state as folder
+from unmask.models.dit.network import DiT
+from unmask.objectives.elbo import MDLM
+from unmask.training import folder
+from unmask.training import state as sharded
 from unmask.training.metrics import MetricsLog
 
 

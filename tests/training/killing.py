@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from unmask.base import files
+from unmask.core import files
 from unmask.training.engine import Trainer
 
 

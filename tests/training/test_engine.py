@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
 from unmask.checkpoint.io import load, save
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
-from unmask.evaluation.elbo import elbo_of, order_agnostic_masks
-from unmask.models.dit import DiT
+from unmask.metrics.elbo import elbo_of, order_agnostic_masks
+from unmask.models.dit.network import DiT
 from unmask.objectives.ar import AR
 from unmask.objectives.base import LossOutput
-from unmask.objectives.mdlm import MDLM
-from unmask.parallel import state as sharded
+from unmask.objectives.elbo import MDLM
 from unmask.training import loop, speed
+from unmask.training import state as sharded
 from unmask.training.arrivals import BEHIND
 
 

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from unmask.base.errors import UserError
 from unmask.checkpoint.io import Checkpoint, load
+from unmask.core.errors import UserError
 from unmask.models.denoiser import log_probs
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 from unmask.objectives.base import LossOutput
 from unmask.training.guard import Bounds, Guard
 

@@ -12,12 +12,12 @@ from rich.console import Console
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
+from unmask.training.folder import differences
 from unmask.training.metrics import lines_until
 from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
 from unmask.training.progress import Progress
 from unmask.training.speed import body_flops, head_flops
-from unmask.training.state import differences
 from unmask.training.watch import PATIENCE, LossWatch
 
 

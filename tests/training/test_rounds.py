@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
 from unmask.checkpoint.io import Checkpoint, load
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
-from unmask.models.dit import DiT
-from unmask.objectives.mcd import MCD
-from unmask.process.times import Curriculum
+from unmask.models.dit.network import DiT
+from unmask.objectives.distil.mcd import MCD
+from unmask.processes.times import Curriculum
 from unmask.training.rounds import METHODS, Rounds, make_rounds
 
 SCRIPT = Path(__file__).with_name("killed_distillation.py")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from unmask.base.errors import UserError
-from unmask.objectives.mdlm import MDLM
+from unmask.core.errors import UserError
+from unmask.objectives.elbo import MDLM
 
 
 def test_states_are_plain_safetensors(model, trainer, corpus, tmp_path):
@@ -49,6 +49,6 @@ def test_a_state_that_finds_no_room_on_the_device_is_not_called_damaged(model, t
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("unmask.parallel.state._fill", full)
+    monkeypatch.setattr("unmask.training.state._fill", full)
     with pytest.raises(torch.OutOfMemoryError):
         trainer(steps=4).fit(model, MDLM(), corpus)

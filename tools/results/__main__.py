@@ -14,7 +14,7 @@ from pathlib import Path
 from tools.results.page import draw, fill
 from tools.results.studies import Study, check_complete, read_studies
 
-from unmask.base.errors import UserError, unknown
+from unmask.core.errors import UserError, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -25,11 +25,11 @@ import torch
 from tools.results.names import parse
 from torch import Tensor
 
-from unmask.evaluation.analysis import contenders
-from unmask.evaluation.frontier import Drawn, Interval, at_entropy, between, cell_name, draw_cell
-from unmask.evaluation.results import Bound, Cell, Json, Results
-from unmask.evaluation.score import Ratio, independent, paired_draws
-from unmask.evaluation.speedup import falling, first_reach
+from unmask.metrics.score import Ratio, independent, paired_draws
+from unmask.studies.analysis import contenders
+from unmask.studies.frontier import Drawn, Interval, at_entropy, between, cell_name, draw_cell
+from unmask.studies.results import Bound, Cell, Json, Results
+from unmask.studies.speedup import falling, first_reach
 
 IID_ORDER = ("iid", "permutation")  # plans that reveal in a uniformly random order
 COOLED = {"gen_ppl_cooled": "gen_ppl", "path_gap_cooled": "path_gap"}  # readings at equal entropy, and those at T = 1

@@ -18,8 +18,8 @@ from tools.results.studies import STATUS, Json, Slim, Study
 from tools.results.summary import summary
 from tools.results.tables import Blocks, ablation, grids, matched, plans, rounds
 
-from unmask.base.errors import UserError, os_errors, unknown
-from unmask.base.files import write_bytes, write_text
+from unmask.core.errors import UserError, os_errors, unknown
+from unmask.core.files import write_bytes, write_text
 
 _MARK = re.compile(r"<!-- begin (?P<name>[\w/-]+) -->\n(?P<old>.*?)<!-- end (?P=name) -->", re.DOTALL)
 _BEGIN = re.compile(r"<!-- begin ([\w/-]+) -->")

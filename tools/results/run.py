@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 
 LOOP = re.compile(r"for (\w+) in ([^:]+): (.+)")
 WAIT = 0.2  # seconds between looks at what runs

@@ -16,11 +16,11 @@ from typing import Any
 from tools.results.match import against, matches, yardstick
 from tools.results.tables import LAGS
 
-from unmask.base.errors import UserError
-from unmask.base.files import read_json, sha256_file, write_text
-from unmask.evaluation.analysis import analyse
-from unmask.evaluation.results import Cell, Json, Results, merge, read_results
-from unmask.evaluation.score import Score
+from unmask.core.errors import UserError
+from unmask.core.files import read_json, sha256_file, write_text
+from unmask.metrics.score import Score
+from unmask.studies.analysis import analyse
+from unmask.studies.results import Cell, Json, Results, merge, read_results
 
 FORMAT, VERSION = "unmask slim results", 1
 LIMIT = 200_000  # bytes

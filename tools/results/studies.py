@@ -15,8 +15,8 @@ import yaml
 from tools.results.names import parse
 from tools.results.pivot import Record
 
-from unmask.base.errors import UserError, os_errors, unknown
-from unmask.base.files import read_json
+from unmask.core.errors import UserError, os_errors, unknown
+from unmask.core.files import read_json
 
 STATUS = {"planned": "Not run yet", "partial": "Partial", "complete": "Complete"}
 TEXTS = ("prose", "verse")

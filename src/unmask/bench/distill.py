@@ -20,21 +20,21 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from unmask.base import provenance
-from unmask.base.devices import to_device
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
 from unmask.bench.sampler import random_model
 from unmask.bench.timing import Timing, measure, told_rate
+from unmask.core import provenance
+from unmask.core.devices import to_device
+from unmask.core.errors import UserError
+from unmask.core.ranks import pick_device
+from unmask.core.streams import stream
 from unmask.data.loader import Batch
 from unmask.models.denoiser import log_probs
-from unmask.models.dit import DiT
-from unmask.objectives.mcd import MCD
-from unmask.objectives.teacher import Teacher
-from unmask.parallel.ranks import pick_device
-from unmask.process.locking import draw_u
-from unmask.process.times import stratified
-from unmask.process.trajectory import couple
+from unmask.models.dit.network import DiT
+from unmask.objectives.distil.mcd import MCD
+from unmask.objectives.distil.teacher import Teacher
+from unmask.plans.laws import draw_u
+from unmask.processes.times import stratified
+from unmask.processes.trajectory import couple
 from unmask.training.optim import adamw
 from unmask.training.speed import body_flops, head_flops, matmul_rate
 

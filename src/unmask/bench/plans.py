@@ -1,4 +1,4 @@
-"""`unmask bench plans`: the sampler's own error against the number of forwards, every reveal plan, no training.
+"""`unmask bench plans`: the sampler's own error against the number of forwards, every plan, no training.
 
 The denoisers are oracles, so all error comes from drawing several positions in one step as if they were independent.
 On short lines the error is KL(p || Q) by enumeration, exact. On lines of text (a mixture of character trigrams fitted
@@ -15,18 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError
-from unmask.base.files import check_writable
-from unmask.base.provenance import record
-from unmask.base.streams import stream
+from unmask.core.errors import UserError
+from unmask.core.files import check_writable
+from unmask.core.provenance import record
+from unmask.core.streams import stream
 from unmask.data import corpus
-from unmask.models.oracle import SOURCES, Enumerated
-from unmask.models.trigram import TrigramMixture
-from unmask.process.schedule import LogLinear
-from unmask.sampling.body import prepare
-from unmask.sampling.exact import Views, estimate_kl, sample_law
-from unmask.sampling.reveal import Blocks, Confidence, Locked, RevealPlan, choose_grid, make_reveal
+from unmask.inference.ready import prepare
+from unmask.plans.plan import Blocks, Confidence, Locked, Plan, choose_grid, make_plan
+from unmask.processes.schedule import LogLinear
 from unmask.sampling.teacher_forcing import teacher_force
+from unmask.theory.exact import Views, estimate_kl, sample_law
+from unmask.theory.oracle import SOURCES, Enumerated
+from unmask.theory.trigram import TrigramMixture
 
 TOY_STEPS = (1, 2, 3, 4, 5, 6, 8)
 BLOCKS = 4
@@ -39,7 +39,7 @@ class Contender:
     """A plan on a grid, as the table and the figure name it."""
 
     label: str
-    reveal: RevealPlan
+    plan: Plan
     grid: str | None  # None, and steps None too, where the plan itself sets their number
     steps: tuple[int | None, ...]
 
@@ -71,7 +71,7 @@ def contenders(length: int, steps: Sequence[int], thresholds: Sequence[float]) -
         ("confidence", "confidence", "rank"),
         ("entropy", "entropy", "rank"),
     ]
-    found = [Contender(label, make_reveal(reveal), grid, counts) for label, reveal, grid in named]
+    found = [Contender(label, make_plan(plan), grid, counts) for label, plan, grid in named]
     blocks = Blocks(-(-length // BLOCKS), Locked("golden"))  # at least a step a block
     found.append(Contender("blocks of golden", blocks, "rank", tuple(count for count in counts if count >= BLOCKS)))
     found += [Contender(f"threshold {level}", Confidence(threshold=level), None, (None,)) for level in thresholds]
@@ -84,7 +84,7 @@ def toy_rows(name: str) -> Iterator[Row]:
     views = Views(oracle, oracle.length)
     for one in contenders(oracle.length, TOY_STEPS, TOY_THRESHOLDS):
         for steps in one.steps:
-            law = sample_law(views, steps, reveal=one.reveal, grid=one.grid)
+            law = sample_law(views, steps, plan=one.plan, grid=one.grid)
             yield Row(name, one.label, steps, law.nfe, max(0.0, law.kl(oracle.p)), None)
 
 
@@ -93,8 +93,8 @@ def text_rows(mixture: TrigramMixture, x_BL: Tensor, steps: Sequence[int], seed:
     L, body = x_BL.shape[1], prepare(mixture, torch.device("cpu"))
     for one in contenders(L, steps, TEXT_THRESHOLDS):
         for count in one.steps:
-            grid = choose_grid(one.reveal, one.grid, count)
-            forced = teacher_force(body, x_BL, one.reveal, grid, LogLinear(), seed=seed, rows=len(x_BL))
+            grid = choose_grid(one.plan, one.grid, count)
+            forced = teacher_force(body, x_BL, one.plan, grid, LogLinear(), seed=seed, rows=len(x_BL))
             found = estimate_kl(mixture, x_BL, forced)
             yield Row(BOOKS, one.label, count, found.nfe, found.kl / L, found.standard_error / L)
 
@@ -124,7 +124,7 @@ def plans(
     figure: Path | None = None,
     json: bool = False,
 ) -> dict[str, Any]:
-    """Measure every reveal plan's own error on sources whose law is known exactly.
+    """Measure every plan's own error on sources whose law is known exactly.
 
     Args:
         steps: numbers of steps on lines of text (the toys have 8 positions and take 1 to 8)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.base.errors import UserError
-from unmask.base.files import write_bytes
+from unmask.core.errors import UserError
+from unmask.core.files import write_bytes
 
 if TYPE_CHECKING:
     from unmask.bench.plans import Row

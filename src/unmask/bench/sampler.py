@@ -17,16 +17,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from unmask.base import provenance
-from unmask.base.errors import UserError
 from unmask.bench.timing import Timing, measure, told_rate
 from unmask.checkpoint.io import Checkpoint, load
+from unmask.core import provenance
+from unmask.core.errors import UserError
+from unmask.core.ranks import pick_device
+from unmask.inference.ready import Body, prepare
 from unmask.models.denoiser import check_masked
-from unmask.models.dit import DiT
-from unmask.parallel.ranks import pick_device
+from unmask.models.dit.network import DiT
+from unmask.plans.grids import make_grid
 from unmask.sampling.ancestral import ancestral
-from unmask.sampling.body import Body, prepare
-from unmask.sampling.grids import make_grid
 from unmask.sampling.sample import start_run
 from unmask.training.speed import body_flops, head_flops, matmul_rate
 
@@ -51,7 +51,7 @@ def sampler(
     model: str | None = None,
     steps: list[int] = [8, 32],  # noqa: B006  read only
     batch: int | None = None,
-    reveal: str = "golden",
+    plan: str = "golden",
     grid: str = "rank",
     device: str = "auto",
     compile: bool | None = None,
@@ -65,7 +65,7 @@ def sampler(
         model: a checkpoint to time instead
         steps: numbers of steps for ours
         batch: sequences at a time; by default 32 on a GPU, 8 elsewhere
-        reveal: our reveal plan
+        plan: our plan
         grid: our grid
         device: where to run: auto, cpu, cuda or mps
         compile: compile the body, by default on a GPU only
@@ -91,7 +91,7 @@ def sampler(
             place,
             B,
             steps,
-            reveal,
+            plan,
             grid,
             cuda if compile is None else compile,
             repeats,
@@ -102,7 +102,7 @@ def sampler(
         "matmul_tflops": matmul_rate(place, torch.bfloat16 if cuda else torch.float32) / 1e12,
         "model": asdict(denoiser.config),
         "batch": B,
-        "record": provenance.record(place, reveal=reveal, grid=grid),
+        "record": provenance.record(place, plan=plan, grid=grid),
     }
     _show(result, json)
     return result
@@ -138,7 +138,7 @@ class _Published:
 
 
 def _measure(
-    model: DiT, checkpoint: Checkpoint, place: torch.device, B: int, steps: list[int], reveal: str, grid: str,
+    model: DiT, checkpoint: Checkpoint, place: torch.device, B: int, steps: list[int], plan: str, grid: str,
     compile: bool, repeats: int,
 ) -> list[Line]:  # fmt: skip
     config, L = model.config, model.length
@@ -159,7 +159,7 @@ def _measure(
     alone = measure(lambda: body.features(half_BL), place, repeats=max(repeats, 10), warmup=3)
     lines = [line("body alone", alone, None, 1, 0)]
     for N in steps:
-        run = start_run(checkpoint, body, reveal=reveal, grid=make_grid(grid, N))
+        run = start_run(checkpoint, body, plan=plan, grid=make_grid(grid, N))
         before = body.forwards
         work = partial(run.batch, list(range(B)), masked_BL.cpu())
         work()

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import torch
 
-from unmask.base.files import sha256_file
 from unmask.checkpoint.io import FILES, Checkpoint, dit_of
+from unmask.core.files import sha256_file
 
 LIMITS = {
     False: "It writes and fills in text like the text it read, of {length} tokens at most. It follows no instructions, "

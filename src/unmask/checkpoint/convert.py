@@ -11,14 +11,14 @@ from typing import Literal
 
 import torch
 
-from unmask.base.errors import UserError
-from unmask.base.files import fresh_folder, write_text
 from unmask.checkpoint.card import model_card, portable
 from unmask.checkpoint.fold import fold as folded
 from unmask.checkpoint.formats import mdlm
 from unmask.checkpoint.io import CARD, Checkpoint, dit_of, load, refuse_to_replace, save
 from unmask.checkpoint.locate import bundled
-from unmask.process.schedule import LogLinear
+from unmask.core.errors import UserError
+from unmask.core.files import fresh_folder, write_text
+from unmask.processes.schedule import LogLinear
 
 
 def convert(

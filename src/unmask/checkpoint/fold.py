@@ -13,7 +13,7 @@ import dataclasses
 import torch
 from torch import nn
 
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 
 WANTED = ["config.json", "model.safetensors", "raw.safetensors", "tokenizer.json", "provenance.json"]
 

@@ -17,17 +17,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError, os_errors, unknown
-from unmask.base.files import fresh_folder, read_json, sha256_file, write_json, write_text
 from unmask.checkpoint.formats import lightning, mdlm, sdtt
 from unmask.checkpoint.formats.foreign import GPT2_STATES, Foreign, check_kind
 from unmask.checkpoint.locate import locate
 from unmask.checkpoint.tensors import read_tensors, write_tensors
+from unmask.core.errors import UserError, os_errors, unknown
+from unmask.core.files import fresh_folder, read_json, sha256_file, write_json, write_text
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.denoiser import Denoiser
-from unmask.models.dit import DiT, DiTConfig
-from unmask.models.layers import Rotary
-from unmask.process.schedule import LogLinear, Schedule, schedule_named
+from unmask.models.dit.layers import Rotary
+from unmask.models.dit.network import DiT, DiTConfig
+from unmask.processes.schedule import LogLinear, Schedule, schedule_named
 
 FORMAT, VERSION = "unmask", 1
 WEIGHTS = ("ema", "raw")

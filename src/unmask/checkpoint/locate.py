@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from unmask.base.errors import UserError, nearest
 from unmask.checkpoint.hub import is_hub_name, snapshot
+from unmask.core.errors import UserError, nearest
 
 
 def bundled() -> dict[str, Path]:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError, os_errors
+from unmask.core.errors import UserError, os_errors
 
 STORAGE_DTYPES = {
     "DoubleStorage": torch.float64,

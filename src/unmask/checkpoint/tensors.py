@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unmask.base.errors import UserError, from_os_error, os_errors
+from unmask.core.errors import UserError, from_os_error, os_errors
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -18,10 +18,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.base.errors import UserError
-from unmask.base.files import write_bytes, write_text
 from unmask.cli.animation_page import PAGE
 from unmask.cli.watch import token_texts
+from unmask.core.errors import UserError
+from unmask.core.files import write_bytes, write_text
 from unmask.sampling.infill import TextCodec
 from unmask.sampling.samples import StepView
 

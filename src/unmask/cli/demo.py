@@ -44,9 +44,9 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
 
 def _check_folder(out: Path) -> None:
     """A place that a later command would refuse is refused before the first one runs."""
-    from unmask.base.errors import UserError
-    from unmask.base.files import check_folder
-    from unmask.evaluation.folder import check_results_folder, refuse_other_folders
+    from unmask.core.errors import UserError
+    from unmask.core.files import check_folder
+    from unmask.studies.folder import check_results_folder, refuse_other_folders
 
     check_folder(out)
     refuse_other_folders(out)
@@ -60,10 +60,10 @@ def _check_folder(out: Path) -> None:
 
 def _checked(teacher: str, judge: str) -> int:
     """The teacher's length; a model that a later command would refuse is refused before the first one runs."""
-    from unmask.base.errors import UserError
     from unmask.cli.distill import load_teacher
-    from unmask.evaluation.checks import check_judge
-    from unmask.evaluation.judges import load_judge
+    from unmask.core.errors import UserError
+    from unmask.metrics.judges import load_judge
+    from unmask.studies.checks import check_judge
 
     source = load_teacher(teacher)
     if source.tokenizer is None:

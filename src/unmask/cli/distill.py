@@ -13,7 +13,7 @@ from unmask.training.guard import Bounds
 if TYPE_CHECKING:
     from unmask.checkpoint.io import Checkpoint
     from unmask.data.loader import Loader
-    from unmask.models.dit import DiT
+    from unmask.models.dit.network import DiT
     from unmask.training.round_table import Row
 
 
@@ -89,9 +89,9 @@ def distill(
         sample_steps: steps in which they are drawn
         json: print the table of rounds as JSON
     """
-    from unmask.base.errors import UserError
-    from unmask.evaluation.identity import weights_hash
-    from unmask.parallel.ranks import joined
+    from unmask.checkpoint.identity import weights_hash
+    from unmask.core.errors import UserError
+    from unmask.core.ranks import joined
     from unmask.training.guard import Guard
     from unmask.training.rounds import make_rounds
 
@@ -117,8 +117,8 @@ def distill(
 
 def load_teacher(teacher: str) -> Checkpoint:
     """A masked model, as `distill` and `demo` need one."""
-    from unmask.base.errors import UserError
     from unmask.checkpoint.io import dit_of, load
+    from unmask.core.errors import UserError
 
     source = load(teacher)
     if dit_of(source).config.causal:
@@ -161,10 +161,10 @@ def _lasting(source: str) -> str:
 
 def _check_drawing(teacher: Checkpoint, judge: str | None, samples: int, steps: int, device: str) -> None:
     """What the end needs is tried before the training, not after it."""
-    from unmask.base.errors import UserError
     from unmask.cli.sample import check_steps
-    from unmask.evaluation.checks import check_judge
-    from unmask.evaluation.judges import load_judge
+    from unmask.core.errors import UserError
+    from unmask.metrics.judges import load_judge
+    from unmask.studies.checks import check_judge
     from unmask.training.round_table import PROTOCOL
 
     if samples < 2 or steps < 1:
@@ -180,14 +180,14 @@ def _show(
     as_json: bool,
 ) -> None:  # fmt: skip
     """Score every round, print the table."""
-    from unmask.evaluation.judges import load_judge
-    from unmask.parallel.ranks import is_first
+    from unmask.core.ranks import is_first
+    from unmask.metrics.judges import load_judge
     from unmask.training.round_table import USUAL_PLAN, round_table
 
     plan = plan or USUAL_PLAN
     reader = load_judge(judge, device=trainer.device) if judge else None
     rows = round_table(
-        out, teacher, reveal=plan, judge=reader, samples=samples, steps=steps, seed=trainer.seed, device=trainer.device
+        out, teacher, plan=plan, judge=reader, samples=samples, steps=steps, seed=trainer.seed, device=trainer.device
     )
     if not is_first():
         return

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unmask.process.duality import GaussianDuality
-    from unmask.process.schedule import Schedule
+    from unmask.processes.gaussian import GaussianDuality
+    from unmask.processes.schedule import Schedule
 
 TIMES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the schedule, for the rows nobody chose
 MOST_STATES = 1_000_000  # a latent is simulated whole; the library's GaussianDuality has no such limit
@@ -73,7 +73,7 @@ def draw_noise(K: int, seed: int, draws: range) -> tuple[Tensor, Tensor]:
     """(eps, k): noise (N, K) and a token that is not the mask (N,). Draw i is the same whatever its company."""
     import torch
 
-    from unmask.base.streams import stream
+    from unmask.core.streams import stream
 
     streams = [stream(seed, "duality", i) for i in draws]
     k_N = torch.stack([torch.randint(K - 1, (), generator=generator) for generator in streams])
@@ -91,7 +91,7 @@ def simulate(
     """Every gamma on the same draws: project the latent w in K dimensions, and compare u with gamma."""
     import torch
 
-    from unmask.process.masking import is_masked
+    from unmask.processes.masked import is_masked
 
     if draws < 1:
         raise UserError(f"--draws must be at least 1, not {draws}")
@@ -155,10 +155,10 @@ def duality(
     """
     import torch
 
-    from unmask.base.files import check_writable
-    from unmask.base.provenance import record
-    from unmask.process.duality import GaussianDuality
-    from unmask.process.schedule import schedule_named
+    from unmask.core.files import check_writable
+    from unmask.core.provenance import record
+    from unmask.processes.gaussian import GaussianDuality
+    from unmask.processes.schedule import schedule_named
 
     if figure is None and not json:
         figure = Path("duality.png")

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError
-from unmask.base.files import write_bytes
-from unmask.base.streams import stream
-from unmask.process.duality import GaussianDuality
-from unmask.process.schedule import Schedule
+from unmask.core.errors import UserError
+from unmask.core.files import write_bytes
+from unmask.core.streams import stream
+from unmask.processes.gaussian import GaussianDuality
+from unmask.processes.schedule import Schedule
 
 FORMATS = (".png", ".svg", ".pdf")
 SENTENCE = ("what", "falls", "on", "the", "wall", "is", "only", "the", "shadow", "of", "one", "fixed", "noise")

@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from unmask.evaluation.report.tables import Table as Grid
-    from unmask.evaluation.results import Results
+    from unmask.studies.report.tables import Table as Grid
+    from unmask.studies.results import Results
 
 
 OFTEN = 1.0  # seconds at least between two lines of progress: a rerun finds hundreds of cells at once
@@ -55,7 +55,7 @@ def evaluate(
     Args:
         models: entries NAME=CHECKPOINT, such as teacher=runs/teacher student=runs/student
         steps: numbers of steps of every model (default: 4 8 16 32 64, as far as models and fitted grids go)
-        plans: reveal plans, each on its usual grid (iid on uniform, the others on rank), or PLAN@GRID: iid@cosine,
+        plans: plans, each on its usual grid (iid on uniform, the others on rank), or PLAN@GRID: iid@cosine,
             golden@fitted.json with a file of `unmask fit-grid`
         temperatures: of every model; the highest is the headline's (default: 1.0 0.9 0.8 0.7)
         n: texts of each cell
@@ -83,10 +83,10 @@ def evaluate(
             all judges (default: cells in --out)
         json: print the analysis as one JSON object instead of a table
     """
-    from unmask.base.files import check_folder
     from unmask.cli.output import Bar
-    from unmask.evaluation import evaluate as library
-    from unmask.parallel.ranks import is_first
+    from unmask.core.files import check_folder
+    from unmask.core.ranks import is_first
+    from unmask.studies import evaluate as library
 
     named = _named(models)
     if is_first():  # who writes has to be able to
@@ -126,7 +126,7 @@ def evaluate(
 
 def show(results: Results, out: Path, as_json: bool) -> None:
     """Write the report, print what a person or a program wants to know."""
-    from unmask.evaluation.report import write_report
+    from unmask.studies.report import write_report
 
     write_report(results, out)
     if as_json:
@@ -137,8 +137,8 @@ def show(results: Results, out: Path, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from unmask.evaluation.report.tables import likelihood, main_table
-    from unmask.evaluation.report.words import meaning
+    from unmask.studies.report.tables import likelihood, main_table
+    from unmask.studies.report.words import meaning
 
     console = Console(highlight=False)
     if results.cells:
@@ -167,8 +167,8 @@ def _rich(grid: Grid) -> Table:
 
 def _against_first_plan(results: Results) -> Grid:
     """Every plan's NELBO less that of the first one."""
-    from unmask.evaluation.report.tables import Table as Grid
-    from unmask.evaluation.report.tables import interval
+    from unmask.studies.report.tables import Table as Grid
+    from unmask.studies.report.tables import interval
 
     less = {(one["model"], one["plan"], one["steps"]): one for one in results.analysis["plan_likelihood"]}
     rows = [

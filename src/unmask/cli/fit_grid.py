@@ -1,4 +1,4 @@
-"""`unmask fit-grid`: the best step grid of a reveal plan for a model, found on held-out text."""
+"""`unmask fit-grid`: the best step grid of a plan for a model, found on held-out text."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from unmask.checkpoint.io import Checkpoint
-    from unmask.evaluation.fit_grid import FittedGrid, Worth
-    from unmask.evaluation.texts import Texts
+    from unmask.metrics.texts import Texts
+    from unmask.studies.fit_grid import FittedGrid, Worth
 
 _WIDTH = 64  # characters of a grid's picture
 
@@ -21,7 +21,7 @@ def fit_grid(
     data: list[str],
     out: Path,
     steps: int = 8,
-    reveal: str = "golden",
+    plan: str = "golden",
     texts: int = 64,
     split: Literal["validation", "test"] | None = None,
     wrap: bool = False,
@@ -44,7 +44,7 @@ def fit_grid(
             which is what `unmask prepare sample` holds out
         out: the .json file to write
         steps: N, the number of steps
-        reveal: the plan that says which positions are revealed together
+        plan: the plan that says which positions are revealed together
         texts: how many held-out texts to take, evenly spaced
         split: which held-out part of prepared folders or the sample (default: validation); a text file has none
         wrap: texts as MDLM makes them: BOS, length - 2 tokens, EOS
@@ -56,11 +56,11 @@ def fit_grid(
         overwrite: replace a file that is already there
         json: print what was written instead of a table
     """
-    from unmask.base.files import check_writable, write_json
     from unmask.checkpoint.io import load
     from unmask.cli.output import Bar
-    from unmask.evaluation import fit_grid as library
-    from unmask.parallel.ranks import is_first
+    from unmask.core.files import check_writable, write_json
+    from unmask.core.ranks import is_first
+    from unmask.studies import fit_grid as library
 
     _check_target(out, overwrite)
     if is_first():  # who writes has to be able to
@@ -70,7 +70,7 @@ def fit_grid(
     facts = {"data": data, "split": read.record["split"], "wrap": wrap}
     with Bar(shown=is_first() and sys.stderr.isatty()) as bar:
         fitted = library.fit_grid(
-            checkpoint, read.tokens_TL, steps, document_T=read.document_T, reveal=reveal, levels=levels, seed=seed,
+            checkpoint, read.tokens_TL, steps, document_T=read.document_T, plan=plan, levels=levels, seed=seed,
             batch=batch, device=device, precision=precision, progress=partial(bar, "views"), facts=facts,
         )  # fmt: skip
     if not is_first():
@@ -85,7 +85,7 @@ def fit_grid(
 
 
 def _check_target(out: Path, overwrite: bool) -> None:
-    from unmask.base.errors import UserError
+    from unmask.core.errors import UserError
 
     if out.suffix != ".json":
         raise UserError(f"--out is a .json file, which `unmask sample --grid` knows by its ending, not {out}")
@@ -95,10 +95,10 @@ def _check_target(out: Path, overwrite: bool) -> None:
 
 def _held_out(checkpoint: Checkpoint, name: str, data: list[str], texts: int, split: str | None, wrap: bool) -> Texts:
     """Blocks of the model's length, evenly spaced over the held-out text."""
-    from unmask.base.errors import UserError
+    from unmask.core.errors import UserError
     from unmask.data.shards import INDEX
-    from unmask.evaluation.fit_grid import LEAST_TEXTS
-    from unmask.evaluation.texts import held_out, prepared
+    from unmask.metrics.texts import held_out, prepared
+    from unmask.studies.fit_grid import LEAST_TEXTS
 
     if texts < LEAST_TEXTS:
         raise UserError(f"--texts must be at least {LEAST_TEXTS}: half to fit on, half to measure on")
@@ -146,7 +146,7 @@ def _print_table(fitted: FittedGrid, out: Path) -> None:
         console.print(f"  {name:<7} {picture(worth)}")
     console.print(f"tokens a step: {' '.join(f'{count:.0f}' for count in fitted.worth['fitted'].tokens_a_step)}")
     console.print(verdict(fitted.worth))
-    console.print(f"{out}: use it with --reveal {fitted.plan} --grid {out}", soft_wrap=True, markup=False)
+    console.print(f"{out}: use it with --plan {fitted.plan} --grid {out}", soft_wrap=True, markup=False)
 
 
 def verdict(worth: dict[str, Worth]) -> str:

@@ -13,8 +13,8 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from unmask.base.errors import UserError, from_os_error, unknown
 from unmask.cli.output import let_stdout_take_any_text, open_what_is_closed
+from unmask.core.errors import UserError, from_os_error, unknown
 from unmask.version import __version__
 
 VERBS = {
@@ -34,7 +34,7 @@ VERBS = {
 BENCHES = {
     "sampler": ("unmask.bench.sampler:sampler", "our sampler against the published one, per forward"),
     "distill": ("unmask.bench.distill:distill", "our distillation step against the plain one: speed and memory"),
-    "plans": ("unmask.bench.plans:plans", "every reveal plan's own error on sources whose law is known exactly"),
+    "plans": ("unmask.bench.plans:plans", "every plan's own error on sources whose law is known exactly"),
 }
 
 _MICRO = "give a smaller --micro_batch (without one, a process takes its whole share of --batch); the run then goes on"
@@ -154,7 +154,7 @@ def leave(code: int) -> NoReturn:
     aborts it (SIGABRT) after all work is done.
     """
     if "RANK" in os.environ:
-        if ranks := sys.modules.get("unmask.parallel.ranks"):  # else nobody has joined, and torch need not be loaded
+        if ranks := sys.modules.get("unmask.core.ranks"):  # else nobody has joined, and torch need not be loaded
             ranks.part()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -23,7 +23,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
-from unmask.base.errors import UserError, nearest, os_errors, unknown
+from unmask.core.errors import UserError, nearest, os_errors, unknown
 
 MISSING = inspect.Parameter.empty
 

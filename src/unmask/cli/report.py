@@ -15,9 +15,9 @@ def report(results: list[Path], /, *, out: Path = Path("report"), json: bool = F
         json: print the merged analysis as one JSON object instead of a table
     """
     from unmask.cli.evaluate import show
-    from unmask.evaluation.analysis import analyse
-    from unmask.evaluation.folder import MERGED, RESULTS, check_report_folder
-    from unmask.evaluation.results import merge, read_results, write_results
+    from unmask.studies.analysis import analyse
+    from unmask.studies.folder import MERGED, RESULTS, check_report_folder
+    from unmask.studies.results import merge, read_results, write_results
 
     several = [read_results(path) for path in results]
     check_report_folder(out, results)

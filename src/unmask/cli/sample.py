@@ -3,7 +3,7 @@
 Text goes to stdout and one line about the run to stderr, so that `unmask sample > story.txt` holds only text, in UTF-8.
 
 `--json` prints JSON lines. The first is the run: {"kind": "run", ...} with everything that was really used (versions,
-device, model, reveal, plan, grid, NFE, dtype of the draw, seed). `plan` is the reveal plan with its settings:
+device, model, plan, grid, NFE, dtype of the draw, seed). `plan` is the plan with its settings:
     {"name": "golden"}, and so on for every plan without settings
     {"name": "confidence", "score": "probability", "threshold": null, "ties": "chance"}
     {"name": "blocks", "size": 32, "inner": {the plan within a block}}
@@ -29,13 +29,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 
 if TYPE_CHECKING:
     from unmask.checkpoint.io import Checkpoint
-    from unmask.sampling.grids import Grid
-    from unmask.sampling.remask import Remask
-    from unmask.sampling.reveal import RevealPlan
+    from unmask.plans.grids import Grid
+    from unmask.plans.plan import Plan
+    from unmask.plans.remask import Remask
     from unmask.sampling.samples import Samples, StepView
 
 DEFAULT = "pocket"
@@ -52,7 +52,7 @@ def sample(
     length: list[int] | None = None,
     prompt: list[str] | None = None,
     suffix: list[str] | None = None,
-    reveal: str = "golden",
+    plan: str = "golden",
     block_size: int | None = None,
     threshold: float | None = None,
     grid: list[str] | None = None,
@@ -61,7 +61,7 @@ def sample(
     temperature: float = 1.0,
     top_p: float = 1.0,
     top_k: int | None = None,
-    dtype: Literal["float64", "fp32", "legacy_fp32"] = "float64",
+    draw: Literal["float64", "fp32", "legacy_fp32"] = "float64",
     seed: int = 0,
     batch: int | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
@@ -87,19 +87,19 @@ def sample(
         length: tokens in a sample, one value or one for each sample (default: the model's)
         prompt: text to begin with, one or one for each sample
         suffix: text to end with, one or one for each sample
-        reveal: which positions a step reveals: iid, permutation, golden, van_der_corput, stride, dilated,
+        plan: which positions a step reveals: iid, permutation, golden, van_der_corput, stride, dilated,
             left_to_right, confidence, entropy, or blocks (from left to right, golden inside each)
-        block_size: positions in a block of --reveal blocks (default: 32)
-        threshold: with --reveal confidence or blocks the probability, with entropy the nats, at which a position is
+        block_size: positions in a block of --plan blocks (default: 32)
+        threshold: with --plan confidence or blocks the probability, with entropy the nats, at which a position is
             sure enough to be revealed; this sets the number of steps, and puts confidence inside blocks
         grid: how far each step goes: rank, uniform, cosine, mdlm, a list of times between 1 and 0, or the .json of
             `unmask fit-grid`, with --steps its best grid of that many steps (default: rank)
-        remask: let early mistakes be mended, by this rule of ReMDM; needs --reveal iid and a grid of times
+        remask: let early mistakes be mended, by this rule of ReMDM; needs --plan iid and a grid of times
         eta: how much is masked again (default: the rule's usual value)
         temperature: below 1 the likelier tokens gain
         top_p: draw from the fewest likeliest tokens that have this probability together
         top_k: draw from this many likeliest tokens
-        dtype: of the draw; legacy_fp32 is the published algorithm with its bias, for --reveal iid --grid mdlm
+        draw: precision of the draw; legacy_fp32 is the published algorithm with its bias, for --plan iid --grid mdlm
         seed: names the noise
         batch: samples at a time (default: 8 on a CPU, on a GPU what fills it); changes the speed, not the samples
         device: where to run
@@ -112,11 +112,11 @@ def sample(
         gif: save how the first sample appeared as a .gif
         html: the same as a page to play in a browser
     """
-    from unmask.base.files import check_writable
     from unmask.cli.animation import check_name
-    from unmask.parallel.ranks import is_first
+    from unmask.core.files import check_writable
+    from unmask.core.ranks import is_first
+    from unmask.plans.plan import choose_grid
     from unmask.sampling import sample as library
-    from unmask.sampling.reveal import choose_grid
 
     check_name(gif, ".gif")
     check_name(html, ".html")
@@ -124,8 +124,8 @@ def sample(
         raise UserError(f"{out} cannot hold both the texts and a film of them: give --out another name")
     for target in (out, gif, html) if is_first() else ():  # who writes has to be able to
         check_writable(target)
-    plan, wanted = _choose_reveal(reveal, block_size, threshold), _times(grid) if grid else None
-    times = choose_grid(plan, wanted, steps)  # before any work
+    chosen, wanted = _choose_plan(plan, block_size, threshold), _times(grid) if grid else None
+    times = choose_grid(chosen, wanted, steps)  # before any work
     checkpoint = _load(model, weights)
     check_steps("steps", times.steps, checkpoint.model.length)
     if n is None:
@@ -133,14 +133,14 @@ def sample(
     audience = _Audience(checkpoint, n, watch, film=bool(gif or html), prints=out is None and not json)
     with audience:
         samples = library.sample(
-            checkpoint, n, steps, reveal=plan, grid=wanted,
+            checkpoint, n, steps, plan=chosen, grid=wanted,
             remask=_choose_remask(remask, eta), length=_one_or_each(length), prompt=_one_or_each(prompt),
-            suffix=_one_or_each(suffix), infill=pattern, temperature=temperature, top_p=top_p, top_k=top_k, dtype=dtype,
+            suffix=_one_or_each(suffix), infill=pattern, temperature=temperature, top_p=top_p, top_k=top_k, draw=draw,
             seed=seed, batch=batch, device=device, precision=precision, compile=compile, callback=audience.callback,
             finished=audience.finished,
         )  # fmt: skip
     if is_first():
-        _note(times, reveal, grid)
+        _note(times, plan, grid)
         audience.print_rest(samples)
         _write(samples, out, json)
         audience.save(samples, Path(model).name, gif, html)
@@ -164,14 +164,14 @@ def _load(model: str, weights: Literal["ema", "raw"]) -> Checkpoint:
     return load(model, weights=weights)
 
 
-def _choose_reveal(reveal: str, block_size: int | None, threshold: float | None) -> RevealPlan:
+def _choose_plan(name: str, block_size: int | None, threshold: float | None) -> Plan:
     """The plan of a name, with its own settings."""
-    from unmask.sampling.reveal import Blocks, Confidence, make_reveal
+    from unmask.plans.plan import Blocks, Confidence, make_plan
 
-    plan = make_reveal(reveal)
+    plan = make_plan(name)
     if block_size is not None:
         if not isinstance(plan, Blocks):
-            raise UserError(f"--block_size is for --reveal blocks, not {reveal}")
+            raise UserError(f"--block_size is for --plan blocks, not {name}")
         plan = replace(plan, size=block_size)
     if threshold is None:
         return plan
@@ -179,14 +179,14 @@ def _choose_reveal(reveal: str, block_size: int | None, threshold: float | None)
         return replace(plan, inner=Confidence(threshold=threshold))
     if isinstance(plan, Confidence):
         return replace(plan, threshold=threshold)
-    raise UserError(f"--threshold is for --reveal confidence, entropy or blocks, not {reveal}")
+    raise UserError(f"--threshold is for --plan confidence, entropy or blocks, not {name}")
 
 
-def _note(times: Grid, reveal: str, grid: list[str] | None) -> None:
+def _note(times: Grid, plan: str, grid: list[str] | None) -> None:
     """Say on stderr if the grid was fitted for another plan."""
-    from unmask.sampling.grids import fitted_for_another
+    from unmask.plans.grids import fitted_for_another
 
-    sentence = fitted_for_another(times, reveal, f"{reveal}@{' '.join(grid or [])}")
+    sentence = fitted_for_another(times, plan, f"{plan}@{' '.join(grid or [])}")
     if sentence:
         print(sentence, file=sys.stderr)
 
@@ -202,7 +202,7 @@ def _times(words: list[str]) -> str | list[float]:
 
 
 def _choose_remask(rule: Literal["cap", "rescale", "confidence"] | None, eta: float | None) -> Remask | None:
-    from unmask.sampling.remask import Remask
+    from unmask.plans.remask import Remask
 
     if rule is None and eta is not None:
         raise UserError("--eta belongs to --remask: say which rule, cap, rescale or confidence")
@@ -224,7 +224,7 @@ class _Audience:
         from unmask.cli.animation import Camera
         from unmask.cli.stream import Printer, StepBar
         from unmask.cli.watch import Watch
-        from unmask.parallel.ranks import is_first
+        from unmask.core.ranks import is_first
 
         here = is_first()
         self.codec, self.n = checkpoint.tokenizer, n
@@ -291,7 +291,7 @@ class _Audience:
         if self.camera is None:
             return
         forwards = counted(int(samples.nfe[0]), "forward")
-        film = self.camera.film(self.codec, f"{model} · {samples.record['reveal']} · {forwards}")
+        film = self.camera.film(self.codec, f"{model} · {samples.record['plan']['name']} · {forwards}")
         if gif is not None:
             save_gif(film, gif)
         if html is not None:
@@ -303,8 +303,8 @@ class _Audience:
 
 def _write(samples: Samples, out: Path | None, json: bool) -> None:
     """JSON, and the file, which is written whole or not at all; plain text on stdout came as it was made."""
-    from unmask.base.files import write_text
     from unmask.cli.stream import plain_lines
+    from unmask.core.files import write_text
 
     if json:
         lines = [*json_lines(samples)]
@@ -350,5 +350,5 @@ def _summary(samples: Samples, seconds: float) -> str:
     return (
         f"{many}{counted(drawn, 'token')} in {seconds:.2f} s ({drawn / seconds:,.0f} tokens/s) · "
         f"{counted(record['nfe'], 'forward')}{nats(samples, [*range(n)])} · "
-        f"{record['reveal']}, drawn in {record['dtype']} · {record['device']}"
+        f"{record['plan']['name']}, drawn in {record['draw']} · {record['device']}"
     )

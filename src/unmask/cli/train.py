@@ -9,8 +9,8 @@ from unmask.training.engine import Trainer
 
 if TYPE_CHECKING:
     from unmask.data.shards import ShardSet
-    from unmask.models.dit import DiT
-    from unmask.process.schedule import Schedule
+    from unmask.models.dit.network import DiT
+    from unmask.processes.schedule import Schedule
 
 
 def train(
@@ -47,13 +47,13 @@ def train(
         wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
         from_: start from the weights of this checkpoint instead of random ones
     """
-    from unmask.base.errors import UserError
+    from unmask.core.errors import UserError
+    from unmask.core.ranks import is_first
     from unmask.data.loader import Loader
     from unmask.data.shards import ShardSet
     from unmask.objectives.ar import AR
-    from unmask.objectives.mdlm import MDLM
-    from unmask.parallel.ranks import is_first
-    from unmask.process.schedule import schedule_named
+    from unmask.objectives.elbo import MDLM
+    from unmask.processes.schedule import schedule_named
     from unmask.training.evaluate import with_stderr
 
     if trainer.out is None:
@@ -88,8 +88,8 @@ def _fresh(preset: str, corpora: list[ShardSet], seed: int, **shape: Any) -> DiT
     """A random model that fits the corpora's tokenizer; the same seed gives the same weights."""
     import torch
 
-    from unmask.base.streams import seed_of
-    from unmask.models.dit import DiT
+    from unmask.core.streams import seed_of
+    from unmask.models.dit.network import DiT
 
     chosen = {name: value for name, value in shape.items() if value is not None}
     with torch.random.fork_rng(devices=[]):
@@ -99,10 +99,10 @@ def _fresh(preset: str, corpora: list[ShardSet], seed: int, **shape: Any) -> DiT
 
 def _started(source: str, corpora: list[ShardSet], objective: str) -> tuple[DiT, Schedule, dict[str, Any]]:
     """The model and schedule of a checkpoint, if objective and corpora suit it, and what to remember of it."""
-    from unmask.base.errors import UserError
+    from unmask.checkpoint.identity import weights_hash
     from unmask.checkpoint.io import dit_of, load
+    from unmask.core.errors import UserError
     from unmask.data.shards import check_tokenizer
-    from unmask.evaluation.identity import weights_hash
 
     checkpoint = load(source)
     causal = dit_of(checkpoint).config.causal

@@ -29,8 +29,8 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-from unmask.base.errors import UserError, nearest, os_errors
-from unmask.base.files import sha256_file
+from unmask.core.errors import UserError, nearest, os_errors
+from unmask.core.files import sha256_file
 
 PIECE = 1 << 18  # characters; a longer document comes in several pieces
 CHUNK = 1 << 20  # bytes read at once

@@ -129,7 +129,7 @@ class EncoderPool:
             answer = _receive(helper.stdout)
         self._free.put(helper)  # if it is gone, the next one to ask it finds out as well
         if answer is None:
-            from unmask.base.errors import UserError  # not at the top: helpers import nothing of unmask
+            from unmask.core.errors import UserError  # not at the top: helpers import nothing of unmask
 
             raise UserError("an encoder process was killed: free some memory and run the same command again")
         return [np.frombuffer(ids, dtype="<u4") for ids in answer]

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from unmask.base.errors import UserError, os_errors
-from unmask.base.files import aside_of, locked, read_json, sweep_asides, write_json
+from unmask.core.errors import UserError, os_errors
+from unmask.core.files import aside_of, locked, read_json, sweep_asides, write_json
 from unmask.data.shards import INDEX, SPLITS, VERSION
 from unmask.data.streams import can_go_on
 

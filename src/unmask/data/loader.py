@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from unmask.base.errors import UserError
-from unmask.base.streams import seed_of
+from unmask.core.errors import UserError
+from unmask.core.streams import seed_of
 from unmask.data.shards import ShardSet, check_tokenizer, damaged
 from unmask.data.shuffle import interleave, permuted
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.data.corpus import Piece, Reading, Source, safe_cut
 from unmask.data.shards import SPLITS
 

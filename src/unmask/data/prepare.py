@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from unmask.base.errors import UserError, os_errors
-from unmask.base.files import write_text
+from unmask.core.errors import UserError, os_errors
+from unmask.core.files import write_text
 from unmask.data import corpus, streams
 from unmask.data.corpus import Reading, Source, whole_fingerprint
 from unmask.data.folder import SPOOL, TOKENIZER, Folder

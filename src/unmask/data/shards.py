@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from unmask.base.errors import UserError, os_errors, unknown
-from unmask.base.files import read_json, sha256_file, sync_path
+from unmask.core.errors import UserError, os_errors, unknown
+from unmask.core.files import read_json, sha256_file, sync_path
 from unmask.data.tokenizer import Tokenizer
 
 INDEX = "index.json"

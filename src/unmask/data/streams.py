@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 import zstandard
 
-from unmask.base.errors import UserError, os_errors
-from unmask.base.files import read_json, sweep_asides, write_json
+from unmask.core.errors import UserError, os_errors
+from unmask.core.files import read_json, sweep_asides, write_json
 from unmask.data.corpus import (
     Piece,
     Reading,

@@ -18,7 +18,7 @@ from typing import Any
 
 import tokenizers
 
-from unmask.base.errors import UserError, nearest, os_errors
+from unmask.core.errors import UserError, nearest, os_errors
 
 EOS = "<|endoftext|>"
 FILE = "tokenizer.json"

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 
 MASK_LOGIT = -1e6  # stands for log 0; finite, so that differences and products with zero stay finite
 

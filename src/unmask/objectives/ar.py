@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import torch
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput
 from unmask.objectives.divergences import cross_entropy
-from unmask.objectives.lean import Fusible, even_sizes, head_loss, piece_size
+from unmask.objectives.head_loss import Fusible, even_sizes, head_loss, piece_size
 
 
 @dataclass(frozen=True)

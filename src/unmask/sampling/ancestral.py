@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from unmask.models.denoiser import MASK_LOGIT
-from unmask.process.schedule import LogLinear, Schedule
+from unmask.processes.schedule import LogLinear, Schedule
 
 
 class BodyAndHead(Protocol):

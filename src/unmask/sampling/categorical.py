@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.base.errors import UserError, unknown
+from unmask.core.errors import UserError, unknown
 
 DTYPES = {"float64": torch.float64, "fp32": torch.float32}
 _RUN = 256  # states in a run; V = 50258 gives 197 runs

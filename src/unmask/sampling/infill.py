@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError
+from unmask.core.errors import UserError
 
 BLANK = re.compile(r"_{3,}")  # one underscore a token, at least three
 

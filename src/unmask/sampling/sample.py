@@ -1,4 +1,4 @@
-"""The sampler: draw u first, turn it into a reveal plan, and at each step run the body once, and the head and the
+"""The sampler: draw u first, turn it into a plan, and at each step run the body once, and the head and the
 categorical draw only on the positions that step reveals. The only sampling loop of the house.
 
 Pictures, streams and progress come in through a callback. Sample number i draws the same noise from the same seed
@@ -17,26 +17,26 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from unmask.base import provenance
-from unmask.base.errors import UserError, unknown
-from unmask.base.streams import seed_of, stream
 from unmask.checkpoint.io import Checkpoint, load
+from unmask.core import provenance
+from unmask.core.errors import UserError, unknown
+from unmask.core.ranks import Ranks, joined
+from unmask.core.streams import seed_of, stream
+from unmask.inference.ready import Body, Precision, prepare, usual_batch
 from unmask.models.denoiser import Denoiser, check_masked
-from unmask.parallel.ranks import Ranks, joined
-from unmask.process.schedule import Schedule
+from unmask.plans.grids import Grid
+from unmask.plans.moves import Move, State, adaptive_moves, keep_surest, locked_moves, remasking_moves
+from unmask.plans.plan import Blocks, Confidence, Plan, by_threshold, choose_grid, make_plan
+from unmask.plans.remask import Remask
+from unmask.processes.schedule import Schedule
 from unmask.sampling import categorical
 from unmask.sampling.ancestral import ancestral, masked_shares
-from unmask.sampling.body import Body, Precision, prepare, usual_batch
 from unmask.sampling.categorical import Law
-from unmask.sampling.grids import Grid
 from unmask.sampling.infill import Template, templates
-from unmask.sampling.moves import Move, State, adaptive_moves, keep_surest, locked_moves, remasking_moves
-from unmask.sampling.remask import Remask
-from unmask.sampling.reveal import Blocks, Confidence, RevealPlan, by_threshold, choose_grid, make_reveal
 from unmask.sampling.samples import Samples, StepView
 
 LEGACY = "legacy_fp32"
-DTYPES = (*categorical.DTYPES, LEGACY)
+DRAWS = (*categorical.DTYPES, LEGACY)
 Callback = Callable[[StepView], None]
 Finished = Callable[[Samples, list[int]], None]  # a batch of this process that is done, and the numbers of its samples
 
@@ -47,13 +47,13 @@ def sample(
     steps: int | None = None,
     *,
     length: int | Sequence[int] | None = None,
-    reveal: str | RevealPlan = "golden",
+    plan: str | Plan = "golden",
     grid: str | Path | Sequence[float] | Grid | None = None,
     remask: str | Remask | None = None,
     temperature: float = 1.0,
     top_p: float = 1.0,
     top_k: int | None = None,
-    dtype: Literal["float64", "fp32", "legacy_fp32"] = "float64",
+    draw: Literal["float64", "fp32", "legacy_fp32"] = "float64",
     prompt: str | Sequence[str] | None = None,
     suffix: str | Sequence[str] | None = None,
     infill: str | Sequence[str] | Tensor | None = None,
@@ -74,22 +74,22 @@ def sample(
     checkpoint = load(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     model = checkpoint.model
     check_masked(model)
-    if dtype not in DTYPES:
-        raise unknown("dtype", dtype, DTYPES)
+    if draw not in DRAWS:
+        raise unknown("draw", draw, DRAWS)
     if batch is not None and batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
-    law = Law(temperature, top_p, top_k, "fp32" if dtype == LEGACY else dtype)
-    plan = make_reveal(reveal)
+    law = Law(temperature, top_p, top_k, "fp32" if draw == LEGACY else draw)
+    plan = make_plan(plan)
     grid = choose_grid(plan, grid, steps)
     remask = Remask(remask) if isinstance(remask, str) else remask  # type: ignore[arg-type]
-    _check_together(plan, grid, remask, law, dtype)
+    _check_together(plan, grid, remask, law, draw)
     wanted = templates(
         n, longest=model.length, states=model.vocab_size, mask_id=model.mask_id, tokenizer=checkpoint.tokenizer,
         length=length, prompt=prompt, suffix=suffix, infill=infill,
     )  # fmt: skip
     with joined(device) as ranks:
         body = prepare(model, ranks.device, precision, compile)
-        run = _Run(model, checkpoint.schedule, body, plan, grid, remask, law, dtype == LEGACY, seed, callback)
+        run = _Run(model, checkpoint.schedule, body, plan, grid, remask, law, draw == LEGACY, seed, callback)
 
         def tell(rows: list[_Row]) -> None:
             if finished is not None:
@@ -101,20 +101,20 @@ def sample(
     return _collect(rows, wanted, forwards, run, checkpoint)
 
 
-def start_run(checkpoint: Checkpoint, body: Body, *, reveal: str, grid: Grid, law: Law | None = None) -> _Run:
+def start_run(checkpoint: Checkpoint, body: Body, *, plan: str | Plan, grid: Grid, law: Law | None = None) -> _Run:
     """The loop by itself on a body made ready before, for measurements."""
-    plan = make_reveal(reveal)
+    plan = make_plan(plan)
     return _Run(checkpoint.model, checkpoint.schedule, body, plan, grid, None, law or Law(), False, 0, None)
 
 
-def _check_together(plan: RevealPlan, grid: Grid, remask: Remask | None, law: Law, dtype: str) -> None:
+def _check_together(plan: Plan, grid: Grid, remask: Remask | None, law: Law, draw: str) -> None:
     """Options that exclude one another."""
-    if dtype == LEGACY and (plan.name != "iid" or grid.name != "mdlm" or remask or law.top_p < 1 or law.top_k):
-        raise UserError(f"{LEGACY} is the published algorithm as it stands: take reveal iid, grid mdlm, and no remask, "
+    if draw == LEGACY and (plan.name != "iid" or grid.name != "mdlm" or remask or law.top_p < 1 or law.top_k):
+        raise UserError(f"{LEGACY} is the published algorithm as it stands: take plan iid, grid mdlm, and no remask, "
                         "top_p or top_k")  # fmt: skip
     if remask is not None and (plan.name != "iid" or grid.by != "time"):
         raise UserError(
-            "remasking tosses for each position by itself: take reveal iid and the grid uniform, cosine or mdlm"
+            "remasking tosses for each position by itself: take plan iid and the grid uniform, cosine or mdlm"
         )
 
 
@@ -144,7 +144,7 @@ class _Run:
     model: Denoiser
     schedule: Schedule
     body: Body
-    plan: RevealPlan
+    plan: Plan
     grid: Grid
     remask: Remask | None
     law: Law
@@ -245,7 +245,7 @@ class _Run:
             if move.argmax:
                 drawn = categorical.argmax(logits_MV, self.model.mask_id, self.law)
             else:
-                drawn = self.body.draw(logits_MV, uniform_N[at_M], self.model.mask_id, self.law)
+                drawn = self.body.fused(categorical.draw)(logits_MV, uniform_N[at_M], self.model.mask_id, self.law)
             state.z_BL.view(-1)[part_M] = drawn.token_M.to(state.z_BL.device)
             state.log_q_BL.view(-1)[at_M] = drawn.log_q_M.to(at_M.device).double()  # no float64 on MPS
             dtype = drawn.dtype
@@ -308,7 +308,6 @@ def _record(rows: list[_Row], nfe_n: Tensor, forwards: int, run: _Run, checkpoin
     return provenance.record(
         run.body.device,
         model=checkpoint.provenance,
-        reveal=run.plan.name,
         plan=run.plan.to_json(),
         grid=None if unused else run.grid.to_json(),
         steps=None if unused else run.grid.steps,
@@ -318,7 +317,7 @@ def _record(rows: list[_Row], nfe_n: Tensor, forwards: int, run: _Run, checkpoin
         temperature=law.temperature,
         top_p=law.top_p,
         top_k=law.top_k,
-        dtype=used[0] if len(used) == 1 else used,
+        draw=used[0] if len(used) == 1 else used,
         precision=run.body.precision,
         seed=run.seed,
         n=len(rows),

@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unmask.base.streams import stream
-from unmask.process.schedule import Schedule
+from unmask.core.streams import stream
+from unmask.inference.ready import Body
+from unmask.plans.grids import Grid
+from unmask.plans.moves import Move, State, adaptive_moves, keep_surest
+from unmask.plans.plan import Assignment, Blocks, Confidence, Plan
+from unmask.processes.schedule import Schedule
 from unmask.sampling import categorical
-from unmask.sampling.body import Body
 from unmask.sampling.categorical import Law
-from unmask.sampling.grids import Grid
-from unmask.sampling.moves import Move, State, adaptive_moves, keep_surest
-from unmask.sampling.reveal import Assignment, Blocks, Confidence, RevealPlan
 
 Advance = Callable[[int], None]  # told of views as they are done
 
@@ -58,7 +58,7 @@ class Forced:
 def teacher_force(
     body: Body,
     x_TL: Tensor,
-    plan: RevealPlan,
+    plan: Plan,
     grid: Grid,
     schedule: Schedule,
     *,
@@ -139,7 +139,7 @@ def _log_p(logits_MV: Tensor, x_M: Tensor, mask_id: int, law: Law, argmax_M: Ten
 
 
 def _adaptive(
-    body: Body, x_TL: Tensor, blank_TL: Tensor, plan: RevealPlan, assigned: Assignment, law: Law, rows: int,
+    body: Body, x_TL: Tensor, blank_TL: Tensor, plan: Plan, assigned: Assignment, law: Law, rows: int,
     advance: Advance | None,
 ) -> Forced:  # fmt: skip
     """Step by step: the plan chooses by the model's law at every candidate, then the text is shown there."""

@@ -10,13 +10,13 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, get_args
 
-from unmask.base.errors import UserError, unknown
+from unmask.core.errors import UserError, unknown
+from unmask.core.ranks import Ranks
 from unmask.data.loader import Loader
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 from unmask.objectives.ar import AR
 from unmask.objectives.base import Objective
-from unmask.parallel.ranks import Ranks
-from unmask.parallel.wrap import Kind
+from unmask.training.distributed import Kind
 from unmask.training.guard import Guard
 from unmask.training.optim import Decay
 from unmask.training.rounds import Rounds

@@ -16,21 +16,21 @@ from typing import Any, Literal
 
 import torch
 
-from unmask.base.errors import UserError
-from unmask.base.provenance import device_name
 from unmask.checkpoint.io import Checkpoint, dit_of, has_raw, load
+from unmask.core.errors import UserError
+from unmask.core.provenance import device_name
+from unmask.core.ranks import Ranks, joined
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 from unmask.objectives.base import Objective, describe
-from unmask.parallel.ranks import Ranks, joined
-from unmask.parallel.wrap import Kind
 from unmask.training.check import check_fit, check_settings, check_watched, describe_data
+from unmask.training.distributed import Kind
+from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard
 from unmask.training.loop import Run
 from unmask.training.optim import Decay
 from unmask.training.progress import note
-from unmask.training.state import RunFolder
 
 # What may change between two sessions of one run: how it is watched, and where and how spread out it is computed.
 FREE = {

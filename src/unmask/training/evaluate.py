@@ -1,6 +1,6 @@
 """How well a model in training predicts held-out text: the mean over sequences with its standard error.
 
-The numbers are those of evaluation.elbo: the ELBO for a masked model, the exact likelihood for a causal one. Noise is
+The numbers are those of metrics.elbo: the ELBO for a masked model, the exact likelihood for a causal one. Noise is
 fixed, whatever the run's seed, and stratified over the sequences, so two evaluations differ by the weights alone; the
 standard error treats sequences as independent, which overstates it. The sequences are shared out over the processes.
 
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 
 import torch
 
-from unmask.base.devices import to_device
-from unmask.base.errors import UserError
-from unmask.base.streams import stream
+from unmask.core.devices import to_device
+from unmask.core.errors import UserError
+from unmask.core.ranks import Ranks
+from unmask.core.streams import stream
 from unmask.data.loader import Loader
-from unmask.evaluation.elbo import elbo_of, nll_of, order_agnostic_masks
+from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks
 from unmask.models.denoiser import Denoiser
 from unmask.models.ema import EMA
-from unmask.parallel.ranks import Ranks
-from unmask.parallel.wrap import Wrapped
+from unmask.training.distributed import Wrapped
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from unmask.base.errors import UserError, unknown
 from unmask.checkpoint.io import Checkpoint
-from unmask.evaluation.diversity import repeated
-from unmask.evaluation.gen_ppl import unigram_entropy
+from unmask.core.errors import UserError, unknown
+from unmask.metrics.diversity import repeated
+from unmask.metrics.gen_ppl import unigram_entropy
 from unmask.sampling.sample import sample
 
 Action = Literal["warn", "stop"]

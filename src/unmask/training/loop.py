@@ -23,27 +23,27 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from unmask.base.devices import to_device
-from unmask.base.errors import UserError
-from unmask.base.provenance import record
-from unmask.base.streams import seed_of, stream
 from unmask.checkpoint.io import Checkpoint, build, dit_of, save
+from unmask.core.devices import to_device
+from unmask.core.errors import UserError
+from unmask.core.provenance import record
+from unmask.core.ranks import Ranks
+from unmask.core.streams import seed_of, stream
 from unmask.data.loader import Batch, Loader
-from unmask.models.dit import DiT
+from unmask.models.dit.network import DiT
 from unmask.models.ema import EMA
 from unmask.objectives.base import IDENTITY, REGIONS, LossOutput, Objective
-from unmask.parallel.ranks import Ranks
-from unmask.parallel.wrap import total_norm, whole, wrap
-from unmask.process.schedule import LogLinear, Schedule
+from unmask.processes.schedule import LogLinear, Schedule
 from unmask.training.arrivals import BEHIND, Arrivals
+from unmask.training.distributed import total_norm, whole, wrap
 from unmask.training.evaluate import Likelihood, averaged, likelihood
+from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard, Look
 from unmask.training.metrics import MetricsLog, Window
 from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
 from unmask.training.progress import Progress, note, short
 from unmask.training.rounds import Rounds
 from unmask.training.speed import Stopwatch, body_flops, head_flops, matmul_rate
-from unmask.training.state import RunFolder
 from unmask.training.watch import LossWatch
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unmask.base.errors import os_errors
-from unmask.base.files import write_text
+from unmask.core.errors import os_errors
+from unmask.core.files import write_text
 
 
 class Window:

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unmask.base.files import write_json
-from unmask.base.provenance import record
 from unmask.checkpoint.io import Checkpoint, load
-from unmask.evaluation.gen_ppl import gen_ppl, unigram_entropy
-from unmask.evaluation.judges import Judge
-from unmask.evaluation.score import Ratio, Score
-from unmask.evaluation.texts import of_samples
-from unmask.evaluation.ways import usual_grid
-from unmask.parallel.ranks import joined
+from unmask.core.files import write_json
+from unmask.core.provenance import record
+from unmask.core.ranks import joined
+from unmask.metrics.gen_ppl import gen_ppl, unigram_entropy
+from unmask.metrics.judges import Judge
+from unmask.metrics.score import Ratio, Score
+from unmask.metrics.texts import of_samples
+from unmask.plans.grids import usual_grid
 from unmask.sampling.sample import sample
 
 PROTOCOL = "mdlm"
@@ -55,7 +55,7 @@ def round_table(
     out: Path,
     teacher: Checkpoint,
     *,
-    reveal: str = USUAL_PLAN,
+    plan: str = USUAL_PLAN,
     judge: Judge | None = None,
     samples: int = 32,
     steps: int = 16,
@@ -67,18 +67,18 @@ def round_table(
     Args:
         out: the run's folder
         teacher: the first teacher; its tokenizer is the run's
-        reveal: the plan on which texts are drawn, on its usual grid: the one that the students were distilled on, say
+        plan: the plan on which texts are drawn, on its usual grid: the one that the students were distilled on, say
         judge: for Gen PPL, by the protocol mdlm
         samples: texts drawn from each
         steps: in which they are drawn
         seed: of the draws, the same for all
         device: where
     """
-    grid = usual_grid(reveal)
+    grid = usual_grid(plan)
 
     def row(name: str, checkpoint: Checkpoint, temperature: float, elbo: Any, about: Any) -> Row:
         drawn = sample(
-            checkpoint, samples, steps, reveal=reveal, grid=grid, temperature=temperature, seed=seed, device=device
+            checkpoint, samples, steps, plan=plan, grid=grid, temperature=temperature, seed=seed, device=device
         )
         texts = of_samples(drawn, checkpoint.tokenizer)
         entropy = Score.of(Ratio.mean(unigram_entropy(texts.rows)), "nats", {}, seed=seed)
@@ -94,7 +94,7 @@ def round_table(
         rows.insert(1, row("teacher", teacher, sharpest, None, None))
     with joined(device) as ranks:
         read_by = judge.record() | {"protocol": PROTOCOL} if judge else None
-        about = record(ranks.device, samples=samples, steps=steps, reveal=reveal, grid=grid, seed=seed, judge=read_by)
+        about = record(ranks.device, samples=samples, steps=steps, plan=plan, grid=grid, seed=seed, judge=read_by)
         ranks.on_first(lambda: write_json(out / "rounds.json", {**about, "rows": [row.to_json() for row in rows]}))
     return rows
 

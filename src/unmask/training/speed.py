@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from unmask.models.dit import DiTConfig
+from unmask.models.dit.network import DiTConfig
 
 
 class Stopwatch:

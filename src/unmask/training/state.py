@@ -1,180 +1,218 @@
-"""A run's folder: its config, which a rerun must repeat, and its states, of which the newest is continued.
+"""A training state on disk, written by all processes together and read back by any number of them.
 
-    run.json       the config, and every session (step, threads, processes, device), one at a time, that worked on it
-    state/step-*/  training states (parallel.state), the newest `keep` of them
-    rounds/N/      the student at the end of round N, where a run has rounds
-    metrics.jsonl, tensorboard/, checkpoint/
+A folder holds one safetensors file a process and `index.json`, which says for every tensor its whole shape and which
+rows of it lie in which file. It is written aside and takes its name only when every file of it is on the disk, so a
+process killed at any moment leaves whole states only. No pickle anywhere.
 
-Refuses to know what the config says and what the tensors are.
+Refuses to know what the tensors are. A tensor is plain (the same on every process) or a DTensor in row shards (FSDP2).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from unmask.base.errors import UserError, os_errors
-from unmask.base.files import aside_of, locked, read_json, sweep_asides, sync_path, write_json
-from unmask.checkpoint.io import Checkpoint, load
-from unmask.parallel.ranks import Ranks
-from unmask.parallel.state import load_state, save_state
+from unmask.core.errors import UserError, os_errors
+from unmask.core.files import read_json, sha256_file, swap_in, sync_path, write_json
+from unmask.core.ranks import Ranks
+from unmask.training.distributed import is_sharded
+
+INDEX = "index.json"
+VERSION = 1
+_DTYPES = {
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
-def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested config as one level of dotted names."""
-    found: dict[str, Any] = {}
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            found |= flat(item, f"{prefix}{key}.")
+@dataclass(frozen=True)
+class Rows:
+    """Rows start..stop of a tensor, as values on this process. A scalar counts as one row."""
+
+    values: Tensor
+    start: int
+    stop: int
+
+
+def rows_here(tensor: Tensor) -> Rows:
+    """The rows of a tensor that this process holds."""
+    if not is_sharded(tensor):
+        return Rows(tensor, 0, tensor.shape[0] if tensor.ndim else 1)
+    shards: Any = tensor  # a DTensor
+    assert [placement.is_shard(0) for placement in shards.placements] == [True], shards.placements
+    mesh, total = shards.device_mesh, shards.shape[0]
+    chunk = -(-total // mesh.size())  # torch.chunk's rule: equal parts, the last ones shorter or empty
+    start = min(mesh.get_local_rank() * chunk, total)
+    local = shards.to_local()
+    return Rows(local, start, start + local.shape[0])
+
+
+def _mine(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Rows]:
+    """What this process writes: its rows of sharded tensors and a fair share of the plain ones, largest dealt first."""
+    load = [0] * ranks.world
+    mine: dict[str, Rows] = {}
+    for name in sorted(tensors, key=lambda name: (-tensors[name].numel(), name)):
+        tensor = tensors[name]
+        if is_sharded(tensor):
+            owned = True
         else:
-            found[f"{prefix}{key}"] = item
-    return found
+            owner = load.index(min(load))
+            load[owner] += tensor.numel()
+            owned = owner == ranks.rank
+        if owned and (rows := rows_here(tensor)).stop > rows.start:
+            mine[name] = rows
+    return mine
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: set[str]) -> list[str]:
-    """What changed between two configs outside the `free` keys, as `name old -> new`."""
-    before, after = flat(old), flat(new)
-    names = sorted((before.keys() | after.keys()) - free)
-    gone = "(not set)"
-    return [
-        f"{name} {before.get(name, gone)} -> {after.get(name, gone)}"
-        for name in names
-        if before.get(name, gone) != after.get(name, gone)
-    ]
+def _write_safetensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Write the safetensors format one tensor at a time (no second copy in memory); returns the file's sha256."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with os_errors("write", path), open(path, "wb") as handle:
+
+        def put(data: Any) -> None:
+            handle.write(data)
+            digest.update(data)
+
+        put(len(text).to_bytes(8, "little"))
+        put(text)
+        for tensor in tensors.values():
+            put(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        handle.flush()
+        os.fsync(handle.fileno())
+    return digest.hexdigest()
 
 
-class RunFolder:
-    """The folder of one run. Methods that write are for all processes together, unless they say otherwise."""
+def _write_mine(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Any]:
+    """Write this process's file; say what is in it."""
+    mine = _mine(tensors, ranks)
+    file = f"rank-{ranks.rank:05d}-of-{ranks.world:05d}.safetensors"
+    sha256 = _write_safetensors(folder / file, {name: rows.values for name, rows in mine.items()})
+    return {"file": file, "sha256": sha256, "rows": {name: [rows.start, rows.stop] for name, rows in mine.items()}}
 
-    def __init__(self, path: Path, ranks: Ranks) -> None:
-        self.path, self.ranks = path, ranks
-        self.checkpoint = path / "checkpoint"
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Make the folder if need be, and keep a second run out of it."""
-        with ExitStack() as stack:
-            self.ranks.on_first(lambda: self._hold(stack))
-            yield
-
-    def _hold(self, stack: ExitStack) -> None:
-        with os_errors("write", self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(
-            locked(self.path, f"another process is at work on {self.path}: wait for it, or name another --out")
-        )
-
-    def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> dict[str, Any]:
-        """Recognise the folder, of a run of so many steps: refuse a changed config, clear what a kill left behind.
-
-        Returns {"step": the newest state's step or 0, "last": the previous session or None, "finished": whether the
-        checkpoint is that of the last step}.
-        """
-        found: dict[str, Any] = self.ranks.on_first(lambda: self._claim(config, session, free, steps))
-        return found
-
-    def _claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> dict[str, Any]:
-        about, states = self.path / "run.json", self.path / "state"
-        sessions: list[dict[str, Any]] = []
-        if about.exists():
-            run = read_json(about, "the run's config")
-            sessions = run.get("sessions", [])
-            changed = differences(run.get("config", {}), config, free)
-            if changed and not self._anything_kept():
-                sessions = []  # it stopped before its first state: another run may take the place
-            elif changed:
-                raise UserError(
-                    f"{self.path} holds a run with another config ({'; '.join(changed)}): "
-                    "repeat its options, or name another --out"
-                )
-        else:
-            self._refuse_foreign()
-        with os_errors("write", self.path):  # ours, or empty
-            states.mkdir(exist_ok=True)
-            for folder in (self.path, states, self.path / "rounds"):
-                sweep_asides(folder)
-        step, exported = max(self.states(), default=0), self._exported_step()
-        if exported > 0 and step == 0 and exported != steps:
+def _seal(aside: Path, path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any], written: list[Any]) -> None:
+    """Write the index and give the folder its name. The first process does this after all others have written."""
+    for part in written:
+        if not (aside / part["file"]).is_file():
             raise UserError(
-                f"{self.path} holds the checkpoint of step {exported} and no training state to go on from: name "
-                f"another --out, or remove {self.path} to start again"
+                f"{part['file']} was written by another machine and is not seen here: "
+                f"all machines must share the folder {path.parent}"
             )
-        write_json(about, {"config": config, "sessions": [*sessions, {"step": step, **session}]})
-        return {"step": step, "last": sessions[-1] if sessions else None, "finished": exported == steps}
-
-    def _refuse_foreign(self) -> None:
-        """Before anything is written or swept: a folder without a config is a run's only if nothing else is in it."""
-        states = self.path / "state"
-        with os_errors("read", self.path):
-            names = {path.name for path in self.path.iterdir() if aside_of(path.name) != "run.json"}
-            if names - {"state"} or (states.exists() and any(states.iterdir())):
-                raise UserError(f"{self.path} holds files that are not a run's: name another --out, or empty it first")
-
-    def _anything_kept(self) -> bool:
-        """Whether there are weights of this run on disk, whole or not."""
-        return any(
-            folder.is_dir() and any(folder.iterdir())
-            for folder in (self.path / "state", self.path / "rounds", self.checkpoint)
-        )
-
-    def _exported_step(self) -> int:
-        """The step of the run's checkpoint, -1 if there is none."""
-        about = self.checkpoint / "provenance.json"
-        return int(read_json(about, "provenance").get("step", -1)) if about.is_file() else -1
-
-    def states(self) -> dict[int, Path]:
-        """The states on disk by step. One that turns out to be damaged is an error, not a gap."""
-        found = {}
-        for path in sorted((self.path / "state").glob("step-*")):
-            if match := re.fullmatch(r"step-(\d+)", path.name):
-                found[int(match[1])] = path
-        return found
-
-    def round(self, number: int) -> Path:
-        """Where the student of a round lies."""
-        return self.path / "rounds" / str(number)
-
-    def load_round(self, number: int, weights: Literal["raw", "ema"]) -> Checkpoint:
-        """The student of a round that is over."""
-        path = self.round(number)
-        if not path.is_dir():
-            raise UserError(
-                f"{path} is gone, and the round that was begun needs it as its teacher: put it back, or remove "
-                f"{self.path} and start again"
-            )
-        return load(path, weights=weights)
-
-    def save(self, step: int, tensors: Mapping[str, Tensor], facts: dict[str, Any], keep: int) -> None:
-        """Save a state; older ones beyond `keep` go once it stands."""
-        save_state(self.path / "state" / f"step-{step:08d}", tensors, facts, self.ranks)
-        if self.ranks.first:
-            for old in sorted(self.states())[:-keep]:
-                _remove(self.states()[old])
-
-    def restore(self, step: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Fill the tensors from the state of a step; returns its facts."""
-        path = self.states()[step]
-        try:
-            return load_state(path, tensors, self.ranks)
-        except UserError as error:
-            older = max((other for other in self.states() if other < step), default=0)
-            advice = f"remove that folder, and the same command continues from step {older}"
-            if not older:
-                advice = f"name another --out, or remove {self.path} to start again"
-            raise UserError(f"the training state {path} is damaged ({error}): {advice}") from error
-
-
-def _remove(path: Path) -> None:
-    """Remove a state; one that is half gone must not look like a state, so it loses its name first."""
+    table = {
+        name: {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "parts": [{"file": part["file"], "rows": part["rows"][name]} for part in written if name in part["rows"]],
+        }
+        for name, tensor in tensors.items()
+    }
+    files = {part["file"]: part["sha256"] for part in written}
+    index = {"format": "unmask-state", "version": VERSION, "facts": facts, "files": files, "tensors": table}
     with os_errors("write", path):
-        dropped = path.with_name(f".{path.name}.new-released")  # swept if this is cut short
-        os.rename(path, dropped)
-        sync_path(path.parent)
-        shutil.rmtree(dropped)
+        write_json(aside / INDEX, index)
+        sync_path(aside)
+        swap_in(aside, path)
+
+
+def _empty(folder: Path) -> None:
+    with os_errors("write", folder):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+
+
+def save_state(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any], ranks: Ranks) -> None:
+    """Write a state; all processes call this together. If it fails, nothing of it is left and older states stand."""
+    aside = path.with_name(f".{path.name}.new-unsealed")  # one name for all processes; base.files sweeps it
+    try:
+        ranks.on_first(lambda: _empty(aside))
+        written = ranks.together(lambda: _write_mine(aside, tensors, ranks))
+        ranks.on_first(lambda: _seal(aside, path, tensors, facts, written))
+    except UserError:
+        if ranks.first:
+            shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts saved with a state."""
+    index = read_json(path / INDEX, "the training state's index")
+    if index.get("format") != "unmask-state" or index.get("version") != VERSION:
+        raise UserError(f"{path} was not written by this version of unmask: use the one that wrote it, or remove it")
+    return index["facts"]
+
+
+def _check_files(path: Path, files: dict[str, str], ranks: Ranks) -> None:
+    """Compare the files with the hashes in the index, each process its share."""
+    for file in sorted(files)[ranks.rank :: ranks.world]:
+        if not (path / file).is_file():
+            raise UserError(f"{file} is missing")
+        if sha256_file(path / file) != files[file]:
+            raise UserError(f"{file} is not what was written")
+
+
+@torch.no_grad()
+def _fill(path: Path, tensors: Mapping[str, Tensor], index: dict[str, Any]) -> None:
+    """Copy the rows this process holds out of whichever files have them."""
+    if missing := sorted(tensors.keys() ^ index["tensors"].keys()):
+        raise UserError(f"it has other tensors than this run ({missing[0]}, {len(missing)} in all)")
+    opened = cache(lambda file: safe_open(path / file, framework="pt"))  # a file holds hundreds of tensors
+    for name, tensor in tensors.items():
+        entry = index["tensors"][name]
+        if entry["shape"] != list(tensor.shape) or entry["dtype"] != _DTYPES[tensor.dtype]:
+            raise UserError(f"{name} has the shape {entry['shape']} in it and {list(tensor.shape)} in this run")
+        here = rows_here(tensor)
+        for part in entry["parts"]:
+            low, high = max(here.start, part["rows"][0]), min(here.stop, part["rows"][1])
+            if low >= high:
+                continue
+            file = opened(part["file"])
+            if tensor.ndim == 0:
+                here.values.copy_(file.get_tensor(name))
+            else:
+                values = file.get_slice(name)[low - part["rows"][0] : high - part["rows"][0]]
+                here.values[low - here.start : high - here.start].copy_(values)
+
+
+def load_state(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Any]:
+    """Fill tensors in place with a saved state, however many processes wrote it; returns its facts.
+
+    Raises UserError saying what is damaged; all processes call this together.
+    """
+    facts = read_facts(path)
+    index = read_json(path / INDEX, "the training state's index")
+
+    def work() -> None:
+        try:
+            _check_files(path, index["files"], ranks)
+            _fill(path, tensors, index)
+        except torch.OutOfMemoryError:  # no fault of the state, which nobody should remove for it
+            raise
+        except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            raise UserError(f"{type(error).__name__}: {error}") from error
+
+    ranks.together(work)
+    return facts

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from unmask.base.errors import UserError
-from unmask.models.dit import DiTConfig
+from unmask.core.errors import UserError
+from unmask.models.dit.network import DiTConfig
 
 GPT2_STATES = 50258  # GPT-2's 50257 tokens and the mask
 LOADABLE = "unmask reads its own format, MDLM (hub folder or Lightning file) and SDTT"

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from unmask.base.errors import UserError
 from unmask.checkpoint.formats import mdlm
 from unmask.checkpoint.formats.foreign import Foreign, check_kind
 from unmask.checkpoint.safe_pickle import LazyTensor, plain, read_torch_file
+from unmask.core.errors import UserError
 
 
 def read_file(path: Path, weights: Literal["ema", "raw"]) -> Foreign:

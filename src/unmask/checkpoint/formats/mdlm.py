@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.base.errors import UserError
-from unmask.base.files import write_json
 from unmask.checkpoint.formats.foreign import LOADABLE, Foreign, check_kind, check_states, find
 from unmask.checkpoint.tensors import read_tensors, write_tensors
-from unmask.models.dit import DiTConfig
-from unmask.models.layers import inverse_frequencies
+from unmask.core.errors import UserError
+from unmask.core.files import write_json
+from unmask.models.dit.layers import inverse_frequencies
+from unmask.models.dit.network import DiTConfig
 
 # theirs -> ours, in the order of their parameters() (the order of the EMA's list); {i} is the number of the block
 KEYS = {

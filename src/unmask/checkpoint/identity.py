@@ -1,0 +1,40 @@
+"""Which model this is: hashes that name a network, and all that decides what it writes, whatever file it came from.
+
+Refuses to know formats and folders.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import torch
+from torch import nn
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.core.hashing import key_of
+
+
+def weights_hash(model: object) -> str | None:
+    """sha256 over the names, types, shapes and bytes of a network's tensors; None for what is no network (oracles)."""
+    if not isinstance(model, nn.Module):
+        return None
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        name = name.removeprefix("_orig_mod.")  # torch.compile's mark
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+def identity_of(checkpoint: Checkpoint) -> str:
+    """A hash of weights, shape (tensors do not tell the number of heads), schedule and tokenizer.
+
+    Equal weights draw other texts on another schedule, and spell others with another tokenizer.
+    """
+    config = getattr(checkpoint.model, "config", None)
+    shape = dataclasses.asdict(config) if dataclasses.is_dataclass(config) and not isinstance(config, type) else None
+    schedule, tokenizer = checkpoint.schedule, checkpoint.tokenizer
+    settings = {name: str(value) for name, value in {"eps": schedule.eps, **vars(schedule)}.items()}
+    spelling = None if tokenizer is None else tokenizer.hash
+    return key_of(weights_hash(checkpoint.model), shape, schedule.name, settings, spelling)

@@ -1,0 +1,1 @@
+"""Errors, files that are whole or absent, seeded random streams, processes and devices, provenance."""

@@ -1,0 +1,1 @@
+"""A model made ready to run: copied, cast, folded, compiled."""

@@ -1,0 +1,1 @@
+"""Scores of tokens, texts and log-probabilities, each with its count and its interval."""

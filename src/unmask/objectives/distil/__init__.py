@@ -1,0 +1,1 @@
+"""What a student is distilled by: MCD and its rivals."""

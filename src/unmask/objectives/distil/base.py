@@ -1,0 +1,139 @@
+"""What every distillation method has: a frozen teacher, the temperature of its target, a law of u; and its rounds.
+
+A method is an objective for one round. `at(round, curriculum, teacher)` is the same method in another round: the rounds
+code asks for one after the other, the engine trains on each.
+
+Refuses to know what a method compares.
+
+Shapes: B sequences, L positions, T = batch.total rows of the global batch, N chosen positions (flat, through (B, L)),
+C of them in a piece, D features, W columns of logits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.core.errors import UserError, unknown
+from unmask.models.denoiser import Denoiser
+from unmask.objectives.base import Batch
+from unmask.objectives.distil.teacher import Teacher
+from unmask.objectives.divergences import DIVERGENCES, compare
+from unmask.objectives.head_loss import Score, compiled, head_loss
+from unmask.plans.laws import LAWS, draw_u
+from unmask.processes.schedule import Schedule
+from unmask.processes.times import Curriculum
+
+Self = TypeVar("Self", bound="Distillation")
+Source = Checkpoint | Denoiser | Teacher
+
+
+@dataclass(frozen=True, eq=False)
+class Distillation(ABC):
+    """The settings that all methods share.
+
+    Args:
+        teacher: a checkpoint or model to learn from; it is copied and frozen as it is now
+        tau: temperature of the teacher's target; below 1 the target is sharper than the teacher
+        plan: where u comes from (plans/laws.py), so that a student can be distilled along the trajectories that it
+            will be sampled on
+        plan_steps: the number of sampling steps that the plan `stride` is made for
+        schedule: by default the teacher's
+    """
+
+    teacher: Source
+    _: KW_ONLY
+    tau: float = 1.0
+    plan: str = "iid"
+    plan_steps: int | None = None
+    schedule: Schedule | None = None
+
+    regions: ClassVar[tuple[str, ...]] = ("distil", "reconstruct")
+    curriculum: ClassVar[Curriculum] = Curriculum(tau_start=1.0, tau_drop=0.0)
+
+    def __post_init__(self) -> None:
+        if not self.tau > 0:
+            raise UserError(f"tau is the temperature of the teacher's target: above 0, not {self.tau}")
+        if self.plan not in LAWS:
+            raise unknown("plan", self.plan, LAWS)
+        if self.plan_steps is not None and self.plan != "stride":
+            raise UserError(
+                f"plan_steps is for the plan stride, made for one number of steps: with {self.plan} leave it out"
+            )
+        if self.plan_steps is not None and self.plan_steps < 1:
+            raise UserError(f"plan_steps is a number of sampling steps: at least 1, not {self.plan_steps}")
+        teacher = Teacher.of(self.teacher)
+        object.__setattr__(self, "teacher", teacher)
+        object.__setattr__(self, "schedule", self.schedule or teacher.schedule)
+
+    @abstractmethod
+    def at(self: Self, round: int, curriculum: Curriculum, teacher: Source) -> Self:
+        """The same method in another round (the first is 1), with the student so far as its teacher."""
+
+    def compile(self) -> None:
+        """Compile what belongs to the method: the teacher's body, and the loss of a piece of logits."""
+        self._frozen.compile()
+
+    @property
+    def _frozen(self) -> Teacher:
+        assert isinstance(self.teacher, Teacher)
+        return self.teacher
+
+    def _gamma(self, t: Tensor) -> Tensor:
+        assert self.schedule is not None
+        return self.schedule.gamma(t)
+
+    def _draw_u(self, batch: Batch, steps: int | None, generator: torch.Generator) -> Tensor:
+        """u of the whole global batch: (T, L) on the CPU. `steps` is for `stride`, if the user has not given it."""
+        L = batch.tokens_BL.shape[1]
+        return draw_u(
+            (batch.total, L),
+            self.plan,
+            generator=generator,
+            steps=steps if self.plan_steps is None else self.plan_steps,
+        )
+
+    def _fused(self, function: Any) -> Any:
+        return compiled(function) if self._frozen.compiled else function
+
+    def _against(self, target_ND: Tensor, divergence: str) -> Score:
+        """The loss of a piece: a divergence from what the teacher's head makes of its features."""
+        teacher, run = self._frozen, self._fused(compare)
+        return lambda logits_CW, part: run(
+            DIVERGENCES[divergence], logits_CW, teacher.logits(target_ND[part], logits_CW.shape[1]), self.tau
+        )
+
+
+def check_gap(delta: float) -> None:
+    if not 0 <= delta < 1:
+        raise UserError(f"delta is a gap in time: 0 <= delta < 1, not {delta}")
+
+
+def jumps(delta: float) -> int | None:
+    """How many jumps of delta lead from all masked to clean: the sampling steps a student of this gap is meant for."""
+    return round(1 / delta) if delta else None
+
+
+def flat(where_BL: Tensor) -> Tensor:
+    """The flat positions where a mask is set. Ask on the CPU: on a GPU the count would have to be waited for."""
+    return where_BL.flatten().nonzero()[:, 0]
+
+
+def rows_of(batch: Batch) -> slice:
+    """This micro-batch's place in the global batch."""
+    return slice(batch.start, batch.start + len(batch.tokens_BL))
+
+
+def loss_at(
+    student: Denoiser, z_BL: Tensor, chosen_N: Tensor, sizes: Sequence[int], score: Score, pull_N: Tensor | None = None
+) -> Tensor:
+    """The student's loss at chosen positions of a view, spread back over it: (B, L), 0 elsewhere. See head_loss."""
+    h_ND = student.features(z_BL).flatten(0, 1).index_select(0, chosen_N)
+    loss_N = head_loss(student, h_ND, sizes, score, pull_N)
+    return loss_N.new_zeros(z_BL.numel()).index_put((chosen_N,), loss_N).view_as(z_BL)

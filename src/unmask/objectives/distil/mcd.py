@@ -1,0 +1,135 @@
+"""MCD: masked consistency distillation, one round of it (Algorithm 1 and the hybrid objective of the paper).
+
+One u a position locks two views of a text together: the student's z_t, and the teacher's z_s with s = t - delta, in
+which a few more tokens are visible. Where both are masked the student learns the teacher's law; where only its own is,
+the token itself:
+
+L = sum over i of  m_s D(p_student(. | z_t), p_teacher(. | z_s; tau))  +  (m_t - m_s) (-log p_student(x_0 | z_t))
+
+Shapes: B sequences, L positions, T = batch.total rows of the global batch, N positions masked for the student: first
+those masked in both views, then those that only the teacher sees.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from unmask.core.devices import to_device
+from unmask.core.errors import UserError, unknown
+from unmask.models.denoiser import Denoiser
+from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
+from unmask.objectives.distil.base import Distillation, Source, check_gap, flat, jumps, loss_at, rows_of
+from unmask.objectives.divergences import DIVERGENCES, Scored, compare, cross_entropy, point_mass
+from unmask.objectives.head_loss import Score, even_sizes, piece_size
+from unmask.processes.masked import is_masked
+from unmask.processes.times import Curriculum, stratified
+from unmask.processes.trajectory import TrajectoryPair, couple
+
+Loss = Literal["reverse", "forward", "jsd", "tvd", "kl_forward", "kl_backward"]
+Reduction = Literal["token_mean", "sum", "term_means"]
+ONE_DIVERGENCE = {"kl_forward": "forward", "kl_backward": "reverse"}  # the settings of the paper's ablation
+
+
+@dataclass(frozen=True, eq=False)
+class MCD(Distillation):
+    """Masked consistency distillation at one gap and one temperature.
+
+    Args:
+        delta: the gap t - s
+        divergence: where both views are masked: KL(student || teacher), KL(teacher || student), Jensen-Shannon, total
+            variation; cross-entropy on the tokens that only the teacher sees. `kl_forward` and `kl_backward` are the
+            ablation's: one divergence over all of them, where a token that the teacher sees is a point mass
+        reduction: one mean over the positions masked for the student; the sum over a sequence's positions (mean over
+            sequences); or the mean of each of the two terms, added
+        reconstruct: weight of the second term, the tokens that only the teacher sees; 0 leaves it out
+    """
+
+    tau: float = 0.96
+    delta: float = 1 / 512
+    divergence: Loss = "reverse"
+    reduction: Reduction = "token_mean"
+    reconstruct: float = 1.0
+
+    forwards: ClassVar[float] = 4
+    curriculum: ClassVar[Curriculum] = Curriculum()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_gap(self.delta)
+        if not 0 <= self.reconstruct < math.inf:
+            raise UserError(f"reconstruct is a weight, 0 or more, not {self.reconstruct}")
+        for name, allowed in (("divergence", get_args(Loss)), ("reduction", get_args(Reduction))):
+            if getattr(self, name) not in allowed:
+                raise unknown(name, str(getattr(self, name)), allowed)
+
+    def at(self, round: int, curriculum: Curriculum, teacher: Source) -> MCD:
+        return replace(self, teacher=teacher, delta=curriculum.delta(round), tau=curriculum.tau(round))
+
+    def __call__(self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput:
+        self._frozen.check(student)
+        x0_BL, rows = batch.tokens_BL, rows_of(batch)
+        t_T = stratified(batch.total, generator, low=self.delta)
+        s_T = (t_T - self.delta).clamp(min=0)
+        u_TL = self._draw_u(batch, jumps(self.delta), generator)
+        assert self.schedule is not None
+        pair = couple(x0_BL, u_TL[rows], s_T[rows], t_T[rows], schedule=self.schedule, mask_id=student.mask_id)
+
+        weights = self._weights(u_TL, s_T, t_T)
+        weight_BL = to_device(weights.over(pair), x0_BL.device)
+        both, revealed = flat(pair.distil), flat(pair.reconstruct)
+        chosen_N = to_device(torch.cat([both, revealed]), x0_BL.device)
+        target_ND = self._frozen.features(pair.z_s).flatten(0, 1).index_select(0, chosen_N[: len(both)])
+        size = piece_size(student, x0_BL.device)
+        sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
+        score = self._score(target_ND, x0_BL.flatten()[chosen_N])
+        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, weight_BL.flatten()[chosen_N])
+        region_BL = torch.where(pair.m_s, DISTIL, torch.where(pair.m_t, RECONSTRUCT, IDENTITY)).to(torch.int8)
+        return LossOutput(weights.scale * loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
+
+    def _score(self, target_ND: Tensor, token_N: Tensor) -> Score:
+        """The loss of a piece, which lies either among the positions masked in both views or among the revealed."""
+        name = ONE_DIVERGENCE.get(self.divergence)
+        against_teacher = self._against(target_ND, name or self.divergence)
+        run_compare, run_cross_entropy = self._fused(compare), self._fused(cross_entropy)
+
+        def score(logits_CW: Tensor, part: slice) -> Scored:
+            if part.start < len(target_ND):
+                return against_teacher(logits_CW, part)
+            if name is None:
+                found = run_cross_entropy(logits_CW, token_N[part])
+            else:
+                found = run_compare(DIVERGENCES[name], logits_CW, point_mass(token_N[part], logits_CW), 1.0)
+            return found if self.reconstruct == 1 else Scored(*(self.reconstruct * values for values in found))
+
+        return score
+
+    def _weights(self, u_TL: Tensor, s_T: Tensor, t_T: Tensor) -> _Weights:
+        """The engine gives sum(loss · weight) / sum(weight) over the global batch; this makes it the reduction."""
+        if self.reduction == "token_mean":
+            return _Weights(1.0, 1.0, 0.0, scale=1.0)
+        if self.reduction == "sum":  # a mean over all T L positions, times L
+            return _Weights(1.0, 1.0, 1.0, scale=u_TL.shape[1])
+        distil = int(is_masked(u_TL, self._gamma(s_T)).sum())
+        revealed = int(is_masked(u_TL, self._gamma(t_T)).sum()) - distil
+        # the weights of each term sum to 1
+        return _Weights(1 / max(1, distil), 1 / max(1, revealed), 0.0, scale=(distil > 0) + (revealed > 0))
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """One weight for each region, and what the losses are multiplied by."""
+
+    distil: float
+    reconstruct: float
+    identity: float
+    scale: float
+
+    def over(self, pair: TrajectoryPair) -> Tensor:
+        """weight_BL in float32."""
+        masked_BL = torch.where(pair.m_s, self.distil, self.reconstruct)
+        return torch.where(pair.m_t, masked_BL, self.identity).float()

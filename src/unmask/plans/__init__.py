@@ -1,0 +1,1 @@
+"""Which position is revealed when: laws of u, orders, grids, adaptive rules."""

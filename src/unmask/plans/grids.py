@@ -1,0 +1,170 @@
+"""Grids: how many steps there are and how far each one goes, as a small frozen object.
+
+A grid's times fall from 1. Read `by="time"`, step k reveals the positions whose own reveal time lies in
+(t_k, t_{k-1}]; read `by="rank"`, it reveals the same share of positions in order of u, so that counts are equal
+whatever u was. Refuses to know plans and models.
+
+Shapes: B sequences, L positions, C cells of [0, 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unmask.core.errors import UserError, unknown
+from unmask.core.files import read_json
+from unmask.processes import times
+from unmask.processes.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Times t_0 = 1 > t_1 > ... > t_N. `argmax_tail`: what is still masked at t_N is filled by argmax, as MDLM does."""
+
+    name: str
+    times: tuple[float, ...]
+    by: Literal["time", "rank"] = "time"
+    argmax_tail: bool = False
+    fitted_for: str | None = None  # the plan a fitted grid was fitted for
+
+    @property
+    def steps(self) -> int:
+        return len(self.times) - 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "times": list(self.times)}
+
+
+def _named(name: str, steps: int) -> Grid:
+    if name == "rank":
+        return Grid("rank", tuple(times.uniform_grid(steps).tolist()), by="rank")
+    return Grid(name, tuple(times.GRIDS[name](steps).tolist()), argmax_tail=name == "mdlm")
+
+
+def usual_grid(plan: str) -> str:
+    """iid is the published sampler's law, on a grid of times; every other plan reveals equal counts."""
+    return "uniform" if plan == "iid" else "rank"
+
+
+GRID_NAMES = (*times.GRIDS, "rank")
+STEPS = 32  # where nobody says
+
+
+def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int | None = None, usual: int = STEPS) -> Grid:
+    """A grid from a name, a fitted grid's file, a list of times, or a grid itself.
+
+    Without `steps` a name has the `usual` number, and the others have their own. A file may hold grids of fewer steps;
+    times and a grid take no other number than theirs.
+    """
+    if steps is not None and steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
+    if isinstance(grid, (str, Path)):
+        if str(grid) in GRID_NAMES:
+            return _named(str(grid), usual if steps is None else steps)
+        if Path(grid).suffix == ".json":
+            return read_grid(Path(grid), steps)
+        raise unknown("grid", str(grid), [*GRID_NAMES, "a fitted grid's .json file"])
+    made = grid if isinstance(grid, Grid) else Grid("list", tuple(times.grid_of(grid).tolist()))
+    if steps not in (None, made.steps):
+        raise UserError(f"this grid has {made.steps} steps, and {steps} were asked for: leave out steps")
+    return made
+
+
+def read_grid(path: Path, steps: int | None = None) -> Grid:
+    """A grid that `unmask fit-grid` wrote, or the best one of fewer steps that was found on the way to it."""
+    content, grid = _read(path)
+    if steps in (None, grid.steps):
+        return grid
+    shorter = _shorter(path, content, grid)
+    if steps not in shorter:
+        raise UserError(f"{path} holds no grid of {steps} steps, only of {_listed({*shorter, grid.steps})}: take one "
+                        f"of these, or fit one with `unmask fit-grid --steps {steps}`")  # fmt: skip
+    return replace(grid, times=shorter[steps])
+
+
+def steps_in(path: Path) -> set[int]:
+    """The numbers of steps that a file has a grid of."""
+    content, grid = _read(path)
+    return {*_shorter(path, content, grid), grid.steps}
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Grid]:
+    """(all that a file holds, its own grid)."""
+    content = read_json(path, "grid")
+    try:
+        fitted = content["grid"]
+        checked = times.grid_of(fitted["times"])
+        by = fitted["by"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is not a grid: make one with `unmask fit-grid`") from error
+    if by not in ("time", "rank"):
+        raise UserError(f"{path} is not a grid: 'by' must be time or rank, not {by!r}")
+    plan = content.get("plan")
+    return content, Grid(
+        str(fitted.get("name", "fitted")), tuple(checked.tolist()), by=by, fitted_for=plan and str(plan)
+    )
+
+
+def _shorter(path: Path, content: dict[str, Any], grid: Grid) -> dict[int, tuple[float, ...]]:
+    """Times of the grids of fewer steps in a file, by their steps."""
+    # the order of `stride` depends on the number of steps, so that its paths of fewer steps cut another order
+    found = [] if grid.fitted_for == "stride" else content.get("fitting_half") or []
+    try:
+        shorter = {int(one["steps"]): tuple(times.grid_of(one["times"]).tolist()) for one in found}
+        assert all(len(edges) == n + 1 for n, edges in shorter.items())
+    except (KeyError, TypeError, ValueError, AssertionError, UserError) as error:
+        raise UserError(
+            f"{path} is damaged (its grids of fewer steps, 'fitting_half'): make it again with `unmask fit-grid`"
+        ) from error
+    return shorter
+
+
+def _listed(counts: Iterable[int]) -> str:
+    """All of them, in few words: 1 to 8."""
+    known = sorted(counts)
+    if len(known) > 2 and known == list(range(known[0], known[-1] + 1)):
+        return f"{known[0]} to {known[-1]}"
+    return ", ".join(map(str, known))
+
+
+def fitted_for_another(grid: Grid, plan: str, name: str) -> str | None:
+    """A sentence on a grid that was fitted for another plan: it is a law like any other, but not the best."""
+    if grid.fitted_for in (None, plan):
+        return None
+    return f"The grid of {name} was fitted for the plan {grid.fitted_for}, not for {plan}: another may suit it better."
+
+
+def assign_steps(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule, cells: int = 1) -> Tensor:
+    """The step 0..N-1 at which each blank position is revealed, N for the argmax tail, -1 where nothing is blank.
+
+    u is uniform on [0, 1). Sampling starts all masked, so the locked scalar is gamma_1 + (1 - gamma_1) u.
+    `cells`: of the plan that u is from (plans.laws.cells_of); a grid by rank counts within each.
+    """
+    if grid.by == "rank":
+        return _steps_by_rank(u_BL, blank_BL, grid, cells)
+    gamma_edges = schedule.gamma(torch.tensor(grid.times, dtype=torch.float64))  # rises from gamma_1
+    first = gamma_edges[0]
+    locked_BL = first + (1 - first) * u_BL
+    # masked at t iff locked >= gamma_t: revealed in the step after the last edge it still reaches
+    step_BL = torch.bucketize(locked_BL, gamma_edges[1:].contiguous(), right=True)
+    return torch.where(blank_BL, step_BL, -1)
+
+
+def _steps_by_rank(u_BL: Tensor, blank_BL: Tensor, grid: Grid, cells: int) -> Tensor:
+    """Rank r of the n blanks in cell c of C goes to the step whose share of [0, 1) holds (c + r/n)/C."""
+    rank_BL = u_BL.masked_fill(~blank_BL, 2.0).argsort(dim=1, stable=True).argsort(dim=1, stable=True)
+    cell_BL = (u_BL * cells).long().clamp(max=cells - 1)
+    count_BC = blank_BL.new_zeros(len(u_BL), cells, dtype=torch.int64).scatter_add_(1, cell_BL, blank_BL.long())
+    before_BC = count_BC.cumsum(1) - count_BC
+    edges = 1 - torch.tensor(grid.times[1:], dtype=torch.float64)
+    # a step's last rank is below edge * n; the tolerance keeps 1 - (1 - k/N) from rounding a rank into the next step
+    inside_BL = (rank_BL - before_BC.gather(1, cell_BL)).double() + 1e-6
+    share_BL = (cell_BL + inside_BL / count_BC.gather(1, cell_BL).clamp(min=1)) / cells
+    step_BL = torch.bucketize(share_BL, edges, right=True).clamp(max=grid.steps - 1)
+    return torch.where(blank_BL, step_BL, -1)

@@ -1,0 +1,153 @@
+"""Moves: what each step does to a batch, decided before the model is asked.
+
+Locked plans know every move beforehand; adaptive ones name candidates and how many to keep; remasking ones toss
+for both directions. Refuses to know the model and the draw.
+
+Shapes: B sequences, L positions; flat positions M count through the (B, L) table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.plans.grids import Grid
+from unmask.plans.plan import TIE, Assignment
+from unmask.plans.remask import Remask, reveal_chance
+from unmask.processes.schedule import Schedule
+
+
+@dataclass
+class State:
+    """A batch under way: on the model's device what the model reads, on the draw's what the draw needs."""
+
+    z_BL: Tensor
+    log_q_BL: Tensor
+    uniform_BL: Tensor  # the noise each position's next draw uses
+    nfe_B: Tensor  # on the model's device, as the rows of a move are
+
+    def masked_BL(self, mask_id: int) -> Tensor:
+        return (self.z_BL == mask_id).cpu()
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step: positions to reveal, the rows they are in, positions to mask again.
+
+    Positions and rows are on the model's device, quotas on the CPU; `local_M` counts through the table of those rows.
+    `quota_B` and `tie_M` are for adaptive plans: of the candidates in `reveal_M` each row keeps so many, the surest, of
+    equally sure ones those with the lowest number.
+    """
+
+    step: int
+    steps: int
+    reveal_M: Tensor
+    rows_R: Tensor
+    local_M: Tensor
+    remask_M: Tensor | None = None
+    quota_B: Tensor | None = None
+    tie_M: Tensor | None = None
+    argmax: bool = False
+
+    @classmethod
+    def at(cls, step: int, steps: int, reveal_BL: Tensor, device: torch.device, **more: Any) -> Move:
+        """A move from a table of what to reveal."""
+        rows_R, local_row_M = torch.unique(reveal_BL.nonzero()[:, 0], return_inverse=True)
+        flat_M = _flat(reveal_BL)
+        L = reveal_BL.shape[1]
+        local_M = local_row_M * L + flat_M % L
+        return cls(step, steps, flat_M.to(device), rows_R.to(device), local_M.to(device), **more)
+
+
+def _flat(where_BL: Tensor) -> Tensor:
+    return where_BL.flatten().nonzero()[:, 0]
+
+
+def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
+    """Every step's positions and rows, read off the assignment.
+
+    They go to the device in three transfers, before the first step: a transfer within the loop would wait for the step
+    before it, and the device would stand idle while the next move is worked out.
+    """
+    B, L = assigned.step_BL.shape
+    step_N = assigned.step_BL.flatten()
+    order_N = step_N.argsort(stable=True)
+    reveals_BK = torch.zeros(B, assigned.steps + 1, dtype=torch.bool).scatter_(1, assigned.step_BL + 1, True)
+    local_row_BK = reveals_BK.cumsum(0) - 1  # a row's place among the rows that a step touches
+    row_N = order_N // L
+    local_N = local_row_BK[row_N, step_N[order_N] + 1] * L + order_N % L
+    counts = torch.bincount(step_N + 1, minlength=assigned.steps + 1).tolist()
+    rows = reveals_BK.T.nonzero()[:, 1].to(device).split(reveals_BK.sum(0).tolist())
+    parts = zip(order_N.to(device).split(counts), rows, local_N.to(device).split(counts), strict=True)
+    for step, (flat_M, rows_R, local_M) in enumerate(parts, start=-1):
+        if step >= 0:
+            yield Move(step, assigned.steps, flat_M, rows_R, local_M, argmax=step == assigned.argmax_step)
+
+
+def adaptive_moves(assigned: Assignment, state: State, mask_id: int, by_threshold: bool) -> Iterator[Move]:
+    """Candidates: the masked positions of a step's block; with a threshold, of the first unfinished block."""
+    assert assigned.tie_BL is not None
+    B = assigned.step_BL.shape[0]
+    last = torch.iinfo(torch.int64).max
+    for step in range(assigned.steps):
+        masked_BL = state.masked_BL(mask_id)
+        if by_threshold:
+            block_B1 = assigned.block_BL.masked_fill(~masked_BL, last).amin(1, keepdim=True)
+            quota_B = torch.ones(B, dtype=torch.int64)
+        else:
+            now_BL = assigned.step_BL == step
+            quota_B = now_BL.sum(1)
+            block_B1 = assigned.block_BL.masked_fill(~now_BL, -1).amax(1, keepdim=True)
+        candidate_BL = masked_BL & (assigned.block_BL == block_B1)
+        yield Move.at(
+            step, assigned.steps, candidate_BL, state.z_BL.device, quota_B=quota_B, tie_M=assigned.tie_BL[candidate_BL]
+        )
+        if by_threshold and not bool(state.masked_BL(mask_id).any()):
+            return
+
+
+def keep_surest(surety_M: Tensor, row_M: Tensor, quota_B: Tensor, tie_M: Tensor, passing_M: Tensor | None) -> Tensor:
+    """Which candidates to reveal: the `quota` surest of each row, of equally sure ones the lowest in `tie`; and all
+    that pass."""
+    by_surety = surety_M.argsort(descending=True, stable=True)
+    order = by_surety[row_M[by_surety].argsort(stable=True)]  # rows together, the surest first in each
+    is_less = (surety_M[order].diff() < -TIE) | (row_M[order].diff() > 0)
+    tied = F.pad(is_less.long().cumsum(0), (1, 0))  # one number for all that tie
+    order = order[(tied * len(order) + tie_M.argsort().argsort()[order]).argsort()]
+    counts_B = torch.bincount(row_M, minlength=len(quota_B))
+    start_M = (counts_B.cumsum(0) - counts_B)[row_M[order]]
+    keep_M = torch.zeros_like(row_M, dtype=torch.bool)
+    keep_M[order] = torch.arange(len(row_M)) - start_M < quota_B[row_M[order]]
+    return keep_M if passing_M is None else keep_M | passing_M
+
+
+def remasking_moves(
+    remask: Remask, grid: Grid, schedule: Schedule, blank_BL: Tensor, state: State, mask_id: int,
+    generators: list[torch.Generator],
+) -> Iterator[Move]:  # fmt: skip
+    """From t to s every masked blank is revealed, and every visible one masked again, each by its own coin."""
+    L = blank_BL.shape[1]
+    gammas = schedule.gamma(torch.tensor(grid.times, dtype=torch.float64)).tolist()
+    first = gammas[0]
+    visible_share = [(gamma - first) / (1 - first) for gamma in gammas]  # sampling starts all masked
+    steps = grid.steps + grid.argmax_tail
+    for step in range(steps):
+        masked_BL = state.masked_BL(mask_id)
+        visible_BL = blank_BL & ~masked_BL
+        if step == grid.steps:
+            yield Move.at(step, steps, masked_BL, state.z_BL.device, argmax=True)
+            return
+        gamma_t, gamma_s = visible_share[step], visible_share[step + 1]
+        coin_3BL = torch.stack([torch.rand(3, L, generator=g, dtype=torch.float64) for g in generators], dim=1)
+        state.uniform_BL.copy_(coin_3BL[2])
+        sigma = remask.sigma(gamma_t, gamma_s, visible_BL, state.log_q_BL.exp().cpu())
+        sigma_of_masked = torch.zeros(()) if remask.rule == "confidence" else sigma  # as published, see remask.py
+        chance = reveal_chance(gamma_t, gamma_s, sigma_of_masked)
+        reveal_BL = masked_BL & (coin_3BL[0] < chance)
+        lost_M = _flat(visible_BL & (coin_3BL[1] < sigma))
+        yield Move.at(step, steps, reveal_BL, state.z_BL.device, remask_M=lost_M)

@@ -1,0 +1,266 @@
+"""Reveal plans: which positions each step reveals.
+
+*Locked* plans are known before the first forward (scalar trajectory locking), so a step runs the vocabulary head and
+the draw on its own positions only. *Adaptive* plans know only how many positions a step reveals, and look at the
+model's law at every candidate to choose them. Refuses to know how tokens are drawn.
+
+Shapes: B sequences, L positions, M candidates, C blocks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from unmask.core.errors import UserError, unknown
+from unmask.plans.grids import STEPS, Grid, assign_steps, make_grid
+from unmask.plans.laws import LAWS, cells_of, draw_u
+from unmask.processes.schedule import Schedule
+
+# Sureties this near are equal. Where nothing is visible yet those of all positions of a DiT are, and what tells them
+# apart is the rounding of float32 (2e-7), which changes with the size of the batch: it must not choose.
+TIE = 1e-5
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a plan knows before the first forward.
+
+    step_BL is the step that reveals a position, -1 where nothing is blank. For an adaptive plan it only says how many
+    positions of which block a step reveals, and `tie_BL` which of equally sure ones goes first: the lower number.
+    `argmax_step` is MDLM's noise removal: that step takes the likeliest token.
+    """
+
+    step_BL: Tensor
+    block_BL: Tensor
+    steps: int
+    argmax_step: int | None = None
+    tie_BL: Tensor | None = None
+
+
+def _assign(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule, cells: int = 1) -> Assignment:
+    step_BL = assign_steps(u_BL, blank_BL, grid, schedule, cells)
+    tail = grid.steps if grid.argmax_tail else None
+    return Assignment(step_BL, torch.zeros_like(step_BL), grid.steps + (tail is not None), tail)
+
+
+@dataclass(frozen=True)
+class Locked:
+    """Reveal order from a law of u (plans/laws.py)."""
+
+    plan: str = "golden"
+    adaptive: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.plan not in LAWS:
+            raise unknown("plan", self.plan, LAWS)
+
+    @property
+    def name(self) -> str:
+        return self.plan
+
+    def u(self, blank_BL: Tensor, steps: int, generators: list[torch.Generator]) -> Tensor:
+        """u of B sequences, one generator each; of all plans only `stride` looks at the number of steps.
+
+        It counts blanks, not positions: N blanks on is at least N positions on, and its classes stay equal wherever
+        given words stand.
+        """
+        L = blank_BL.shape[1]
+        u_BL = torch.cat([draw_u((1, L), self.plan, generator=g, steps=steps) for g in generators])
+        return u_BL.gather(1, _as_if_together(blank_BL)) if self.plan == "stride" else u_BL
+
+    def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
+        """The steps of B sequences, one generator each."""
+        u_BL = self.u(blank_BL, grid.steps, generators)
+        return _assign(u_BL, blank_BL, grid, schedule, cells_of(self.plan, grid.steps))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+def _as_if_together(blank_BL: Tensor) -> Tensor:
+    """The place of each blank if all moved up to the first: its own where no given word stands between."""
+    first_B1 = blank_BL.int().argmax(1, keepdim=True)
+    return (first_B1 + blank_BL.cumsum(1) - 1).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class LeftToRight:
+    """Reading order. Known beforehand, so it is as cheap as a locked plan."""
+
+    name: ClassVar[str] = "left_to_right"
+    adaptive: ClassVar[bool] = False
+
+    def u(self, blank_BL: Tensor, steps: int, generators: list[torch.Generator]) -> Tensor:
+        """Rises evenly over the blanks."""
+        rank_BL = (blank_BL.cumsum(1) - 1).clamp(min=0)
+        # the tolerance keeps a rank that meets an edge from rounding into the step before it
+        return (rank_BL.double() + 1e-6) / blank_BL.sum(1, keepdim=True).clamp(min=1)
+
+    def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
+        return _assign(self.u(blank_BL, grid.steps, generators), blank_BL, grid, schedule)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """The surest positions first: highest top probability, or lowest entropy.
+
+    Each step reveals the grid's count; with a threshold (a probability, or nats of entropy) it reveals every position
+    that passes it, and at least one. Positions are chosen before their tokens are drawn, so log q stays exact. Chance
+    decides between equally sure ones, as all are to most networks while nothing is visible: the leftmost, say, would be
+    neighbours, the worst to reveal together.
+    """
+
+    score: Literal["probability", "entropy"] = "probability"
+    threshold: float | None = None
+    adaptive: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.score not in ("probability", "entropy"):
+            raise unknown("confidence score", self.score, ("probability", "entropy"))
+        is_probability = self.score == "probability"
+        if self.threshold is not None and not 0 < self.threshold <= (1 if is_probability else sys.float_info.max):
+            what = "a probability above 0" if is_probability else "a finite entropy in nats above 0"
+            raise UserError(f"a threshold on {self.score} must be {what}, not {self.threshold}")
+
+    @property
+    def name(self) -> str:
+        return "confidence" if self.score == "probability" else "entropy"
+
+    def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
+        """Counts and ties: counts of the grid on evenly spread u; with a threshold up to as many steps as blanks."""
+        if self.threshold is not None:
+            grid = make_grid("rank", max(1, int(blank_BL.sum(1).max())))
+        counts = LeftToRight().assign(blank_BL, replace(grid, argmax_tail=False), schedule, generators)
+        return replace(counts, tie_BL=Locked("iid").u(blank_BL, grid.steps, generators))
+
+    def surety(self, log_p_MV: Tensor) -> Tensor:
+        """One number a candidate, higher is surer."""
+        if self.score == "probability":
+            return log_p_MV.amax(-1).exp()
+        return torch.special.entr(log_p_MV.exp()).sum(-1).neg()
+
+    def passes(self, surety: Tensor) -> Tensor:
+        """Which candidates are sure enough for the threshold."""
+        assert self.threshold is not None
+        return surety >= (self.threshold if self.score == "probability" else -self.threshold)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, **vars(self), "ties": "chance"}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Semi-autoregressive: blocks of `size` positions from left to right, an inner plan within each.
+
+    The steps are dealt out to the blocks by their blanks (`deal_steps`). Golden inside unless told otherwise:
+    confidence, as semi-autoregressive decoding often has it, reveals neighbours together, which depend on each other.
+    """
+
+    size: int = 32
+    inner: Locked | LeftToRight | Confidence = Locked()
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UserError(f"a block needs at least 1 position, not {self.size}")
+
+    @property
+    def name(self) -> str:
+        return f"blocks({self.size}, {self.inner.name})"
+
+    @property
+    def adaptive(self) -> bool:
+        return self.inner.adaptive
+
+    def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
+        if grid.name not in ("uniform", "rank", "cosine"):
+            raise UserError(f"blocks take the grids uniform, rank or cosine within a block, not {grid.name!r}")
+        block_L, blanks_BC = self.blanks(blank_BL)
+        step_BL, steps = torch.full(blank_BL.shape, -1), 0
+        tie_BL = torch.zeros(blank_BL.shape, dtype=torch.float64) if self.adaptive else None
+        kinds, kind_B = blanks_BC.unique(dim=0, return_inverse=True)  # rows that are dealt alike go together
+        for kind, blanks_C in enumerate(kinds.tolist()):
+            rows = (kind_B == kind).nonzero()[:, 0]
+            own, done = [generators[row] for row in rows.tolist()], 0
+            for block, share in enumerate(deal_steps(blanks_C, grid.steps)):
+                if not share:
+                    continue
+                inside_RL = blank_BL[rows] & (block_L == block)
+                inner = self.inner.assign(inside_RL, make_grid(grid.name, share), schedule, own)
+                step_BL[rows] = torch.where(inside_RL, inner.step_BL + done, step_BL[rows])
+                if tie_BL is not None and inner.tie_BL is not None:
+                    tie_BL[rows] = torch.where(inside_RL, inner.tie_BL, tie_BL[rows])
+                done += inner.steps
+            steps = max(steps, done)
+        return Assignment(step_BL, block_L.expand_as(step_BL), steps, tie_BL=tie_BL)
+
+    def blanks(self, blank_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """The block of every position, and how many blanks each block has: (L,) and (B, C)."""
+        B, L = blank_BL.shape
+        block_L = torch.arange(L) // self.size
+        none_BC = torch.zeros(B, int(block_L[-1]) + 1, dtype=torch.int64)
+        return block_L, none_BC.index_add_(1, block_L, blank_BL.long())
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "size": self.size, "inner": self.inner.to_json()}
+
+
+def deal_steps(blanks: Sequence[int], steps: int) -> list[int]:
+    """The steps of each block: one where there is a blank, each further one where the most blanks wait for a step.
+
+    So they add up to `steps`, or to the blanks if these are fewer, and a block never has more steps than blanks: with
+    as many steps as blanks each is revealed by itself. Fewer steps than blocks to fill cannot be dealt: then one each.
+    """
+    dealt = [int(count > 0) for count in blanks]
+    waiting = [(-float(count), block) for block, count in enumerate(blanks) if count]
+    heapify(waiting)
+    for _ in range(min(steps, sum(blanks)) - sum(dealt)):
+        block = waiting[0][1]
+        dealt[block] += 1
+        heapreplace(waiting, (-blanks[block] / dealt[block], block))
+    return dealt
+
+
+Plan = Locked | LeftToRight | Confidence | Blocks
+
+PLANS: dict[str, Plan] = {
+    **{name: Locked(name) for name in LAWS},
+    "left_to_right": LeftToRight(),
+    "confidence": Confidence("probability"),
+    "entropy": Confidence("entropy"),
+    "blocks": Blocks(),
+}
+
+
+def make_plan(plan: str | Plan) -> Plan:
+    """A plan from its name, or itself."""
+    if not isinstance(plan, str):
+        return plan
+    if plan not in PLANS:
+        raise unknown("plan", plan, PLANS)
+    return PLANS[plan]
+
+
+def by_threshold(plan: Plan) -> bool:
+    """Whether the model's sureness sets the number of steps, so that neither steps nor a grid is used."""
+    rule = plan.inner if isinstance(plan, Blocks) else plan
+    return isinstance(rule, Confidence) and rule.threshold is not None
+
+
+def choose_grid(
+    plan: Plan, grid: str | Path | Sequence[float] | Grid | None, steps: int | None, usual: int = STEPS
+) -> Grid:
+    """The grid that a plan goes on (see make_grid; None: `rank`), unless the plan goes by itself."""
+    if by_threshold(plan) and (grid is not None or steps is not None):
+        raise UserError("a threshold decides by itself how many steps there are: leave out steps and grid")
+    return make_grid("rank" if grid is None else grid, steps, usual)

@@ -1,0 +1,1 @@
+"""How text is corrupted and walked back: schedules, the masked process, the Gaussian latent behind it."""

@@ -1,0 +1,91 @@
+"""Schedules: gamma(t), the probability that a token is still visible at time t, with its derivative and inverse.
+
+t = 0 is clean, t = 1 is all masked (up to eps). Refuses to know tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from unmask.core.errors import UserError, unknown
+
+
+class Schedule(Protocol):
+    """gamma falls from 1 at t = 0 to eps at t = 1."""
+
+    name: ClassVar[str]
+
+    @property
+    def eps(self) -> float: ...
+    def gamma(self, t: Tensor) -> Tensor: ...
+    def derivative(self, t: Tensor) -> Tensor: ...
+    def inverse(self, gamma: Tensor) -> Tensor: ...
+    def elbo_weight(self, t: Tensor) -> Tensor: ...
+
+
+def _check_eps(eps: float) -> None:
+    if not 0 <= eps < 1:
+        raise UserError(f"a schedule's eps is the share still visible at t = 1: 0 <= eps < 1, not {eps}")
+
+
+@dataclass(frozen=True)
+class LogLinear:
+    """gamma_t = 1 - (1 - eps) t, the schedule of MDLM; the ELBO weight is exactly 1/t."""
+
+    eps: float = 1e-3
+    name: ClassVar[str] = "log_linear"
+
+    def __post_init__(self) -> None:
+        _check_eps(self.eps)
+
+    def gamma(self, t: Tensor) -> Tensor:
+        return 1 - (1 - self.eps) * t
+
+    def derivative(self, t: Tensor) -> Tensor:
+        return torch.full_like(t, -(1 - self.eps))
+
+    def inverse(self, gamma: Tensor) -> Tensor:
+        return (1 - gamma) / (1 - self.eps)
+
+    def elbo_weight(self, t: Tensor) -> Tensor:
+        """-gamma'(t) / (1 - gamma(t)); eps cancels."""
+        return 1 / t
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """gamma_t = 1 - (1 - eps) sin(pi t / 2): the masked share of MaskGIT's cosine rule, seen backwards in time."""
+
+    eps: float = 1e-3
+    name: ClassVar[str] = "cosine"
+
+    def __post_init__(self) -> None:
+        _check_eps(self.eps)
+
+    def gamma(self, t: Tensor) -> Tensor:
+        return 1 - (1 - self.eps) * torch.sin(math.pi / 2 * t)
+
+    def derivative(self, t: Tensor) -> Tensor:
+        return -(1 - self.eps) * math.pi / 2 * torch.cos(math.pi / 2 * t)
+
+    def inverse(self, gamma: Tensor) -> Tensor:
+        return torch.asin(((1 - gamma) / (1 - self.eps)).clamp(0, 1)) * (2 / math.pi)
+
+    def elbo_weight(self, t: Tensor) -> Tensor:
+        """-gamma'(t) / (1 - gamma(t)); eps cancels."""
+        return math.pi / 2 / torch.tan(math.pi / 2 * t)
+
+
+SCHEDULES: dict[str, type[LogLinear] | type[Cosine]] = {"log_linear": LogLinear, "cosine": Cosine}
+
+
+def schedule_named(name: str, eps: float = 1e-3) -> LogLinear | Cosine:
+    """A schedule by its name."""
+    if name not in SCHEDULES:
+        raise unknown("schedule", name, SCHEDULES)
+    return SCHEDULES[name](eps)

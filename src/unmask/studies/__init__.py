@@ -1,0 +1,1 @@
+"""A grid of cells, its cache and resumption, the analysis and the report."""

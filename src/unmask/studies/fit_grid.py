@@ -1,0 +1,307 @@
+"""The best grid of a plan for a model: a shortest path.
+
+Positions are ranked by u and cut into M levels of equal share. A step from level a to level b costs the mean of
+-log p(x_i | levels below a) summed over the levels a .. b-1; it does not depend on the other steps, so the N-step NELBO
+of a grid is the length of a path with N edges from level 0 to level M. One forward for each start a prices every b,
+and a small dynamic programme finds the best path, for all numbers of steps up to N at once.
+
+The grid is fitted on the first half of the texts; the second half, which it has not seen, says what it is worth, with
+the errors of real text everywhere: those of documents.
+Refuses to know files of text and the terminal.
+
+Shapes: T texts, L positions, M levels, R views in a forward; costs run from level a < M (A) to level b <= M (B).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.core import provenance
+from unmask.core.errors import UserError
+from unmask.core.ranks import Ranks, joined
+from unmask.core.streams import stream
+from unmask.inference.ready import Body, Precision, prepare, usual_batch
+from unmask.metrics.score import Ratio, Score, difference
+from unmask.metrics.texts import clusters
+from unmask.models.denoiser import check_masked
+from unmask.plans.grids import Grid, assign_steps, make_grid
+from unmask.plans.laws import cells_of
+from unmask.plans.plan import LeftToRight, Locked, Plan, make_plan
+from unmask.processes.schedule import Schedule
+from unmask.sampling.categorical import Law
+from unmask.sampling.teacher_forcing import Advance, Forced, score_views, teacher_force
+
+RIVALS = ("rank", "cosine")  # what a fitted grid is compared with
+LEAST_TEXTS = 4  # two on either side, for a standard error
+Progress = Callable[[int, int], None]  # views done, of how many
+
+
+@dataclass(frozen=True)
+class Path:
+    """A grid as the levels its steps end at, 0 = e_0 < e_1 < ... < e_N = M, and its cost."""
+
+    edges: tuple[int, ...]
+    cost: float
+
+    def grid(self) -> Grid:
+        return Grid("fitted", tuple(1 - edge / self.edges[-1] for edge in self.edges), by="rank")
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What a grid is worth on text that it was not fitted on."""
+
+    grid: Grid
+    nelbo: Score  # nats per token
+    fitted_minus_this: Score  # of the same texts and plans, so that most of the noise cancels
+    nfe: float
+    tokens_a_step: tuple[float, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **_plain(self.nelbo),
+            "fitted_minus_this": _plain(self.fitted_minus_this),
+            "nfe": self.nfe,
+            "tokens_a_step": list(self.tokens_a_step),
+        }
+
+
+def _plain(score: Score) -> dict[str, float]:
+    return {"nats": score.value, "stderr": score.stderr, "low": score.low, "high": score.high}
+
+
+@dataclass(frozen=True)
+class FittedGrid:
+    """The grid, what it and its rivals are worth, and the best paths of 1 .. N steps (costs of the fitting half)."""
+
+    grid: Grid
+    plan: str
+    worth: dict[str, Worth]
+    paths: list[Path]
+    record: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """`sample --grid` reads this back (grids.read_grid)."""
+        return {
+            "grid": self.grid.to_json(),
+            "plan": self.plan,
+            "steps": self.grid.steps,
+            "nelbo": {name: worth.to_json() for name, worth in self.worth.items()},
+            "fitting_half": [
+                {"steps": path.grid().steps, "nats": path.cost, "times": list(path.grid().times)} for path in self.paths
+            ],
+            "record": self.record,
+        }
+
+
+def fit_grid(
+    checkpoint: Checkpoint,
+    texts_TL: Tensor,
+    steps: int = 8,
+    *,
+    document_T: Tensor | None = None,
+    plan: str | Plan = "golden",
+    levels: int | None = None,
+    seed: int = 0,
+    batch: int | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+    progress: Progress | None = None,
+    facts: dict[str, Any] | None = None,
+) -> FittedGrid:
+    """Find the best grid of `steps` steps for a model and a locked plan on held-out texts.
+
+    `document_T` says which document each text is cut from (default: all are of one). Under torchrun the processes share
+    the texts and all return the same. `facts` (where the texts are from) join the record.
+    """
+    model, plan = checkpoint.model, _one_order(make_plan(plan))
+    check_masked(model)
+    T, L = texts_TL.shape
+    levels = choose_levels(levels, steps, L)
+    if T < LEAST_TEXTS:
+        raise UserError(f"{T} texts are too few to fit on one half and measure on the other: at least {LEAST_TEXTS}")
+    if batch is not None and batch < 1:
+        raise UserError(f"batch must be at least 1, not {batch}")
+    half = T // 2
+    with joined(device) as ranks:
+        if half < ranks.world:
+            raise UserError(f"{T} texts for {ranks.world} processes: give each at least two, or take fewer processes")
+        body = prepare(model, ranks.device, precision)
+        rows = batch or usual_batch(model, ranks.device)
+        fit = _Fit(body, plan, checkpoint.schedule, texts_TL, steps, seed, rows, ranks)
+        advance = _counted(progress, ranks.world, half * levels + (T - half) * steps * (1 + len(RIVALS)))
+        cost_AB = fit.costs(range(half), levels, advance)
+        paths = shortest_paths(cost_AB, steps)
+        document_T = torch.zeros(T, dtype=torch.int64) if document_T is None else document_T
+        cluster_T = clusters(document_T[half:])
+        worth = fit.compare(paths[-1].grid(), range(half, T), cluster_T, advance)
+        forwards = sum(ranks.gather(body.forwards))
+    record = provenance.record(
+        ranks.device,
+        model=checkpoint.provenance,
+        plan=plan.name,
+        levels=levels,
+        seed=seed,
+        texts={
+            "fitted_on": half,
+            "measured_on": T - half,
+            "clusters": len(cluster_T.unique()),
+            "length": L,
+            "sha256": hashlib.sha256(texts_TL.numpy().tobytes()).hexdigest(),
+            **(facts or {}),
+        },
+        forwards=forwards,
+        precision=body.precision,
+    )
+    return FittedGrid(paths[-1].grid(), plan.name, worth, paths, record)
+
+
+def choose_levels(levels: int | None, steps: int, length: int) -> int:
+    """Four a step unless told otherwise, at least 32, at most one a position: so the grid `rank` can be found."""
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
+    if steps > length:
+        raise UserError(f"{steps} steps for texts of {length} tokens: at most one step a token")
+    if levels is None:
+        return min(max(4, math.ceil(32 / steps)) * steps, length)
+    if not steps <= levels <= length:
+        raise UserError(f"levels must lie between the {steps} steps and the {length} tokens of a text, not {levels}")
+    return levels
+
+
+def _one_order(plan: Plan) -> Locked | LeftToRight:
+    """A grid cuts one order of all positions into steps: only plans that have one can be fitted."""
+    if isinstance(plan, (Locked, LeftToRight)):
+        return plan
+    raise UserError(f"a grid cannot be fitted for {plan.name!r}: its order of positions is not one that is known "
+                    "beforehand; take a locked plan such as golden or iid, or left_to_right")  # fmt: skip
+
+
+def _counted(progress: Progress | None, world: int, total: int) -> Advance | None:
+    """This process's views, told as if the others were as far."""
+    if progress is None:
+        return None
+    done = 0
+
+    def advance(views: int) -> None:
+        nonlocal done
+        done += views
+        progress(min(done * world, total), total)
+
+    return advance
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """What stays the same between the two halves."""
+
+    body: Body
+    plan: Locked | LeftToRight
+    schedule: Schedule
+    texts_TL: Tensor
+    steps: int
+    seed: int
+    rows: int
+    ranks: Ranks
+
+    def mine(self, texts: range) -> list[int]:
+        """This process's share of some texts."""
+        return list(texts[self.ranks.rank :: self.ranks.world])
+
+    def costs(self, texts: range, levels: int, advance: Advance | None) -> Tensor:
+        """The cost of every step, in nats per token, over the texts of all processes."""
+        share = self.mine(texts)
+        x_TL = self.texts_TL[share]
+        blank_TL = torch.ones_like(x_TL, dtype=torch.bool)
+        u_TL = self.plan.u(blank_TL, self.steps, [stream(self.seed, "reveal", i) for i in share])
+        cells = cells_of(self.plan.name, self.steps)
+        level_TL = assign_steps(u_TL, blank_TL, make_grid("rank", levels), self.schedule, cells)
+        nll_AM = view_costs(self.body, x_TL, level_TL, levels, rows=self.rows, advance=advance)
+        nll_AM = torch.tensor(self.ranks.gather(nll_AM.tolist()), dtype=torch.float64).sum(0)
+        if not bool(nll_AM.isfinite().all()):
+            raise UserError("the model gives a held-out token no probability (or none at all): its grid has no NELBO")
+        return step_costs(nll_AM / (len(texts) * x_TL.shape[1]))
+
+    def compare(self, fitted: Grid, texts: range, cluster_T: Tensor, advance: Advance | None) -> dict[str, Worth]:
+        """The fitted grid and its rivals on the same texts and plans, by teacher forcing."""
+        grids = {"fitted": fitted, **{name: make_grid(name, self.steps) for name in RIVALS}}
+        forced = {name: self.forced(grid, texts, advance) for name, grid in grids.items()}
+        ratios = {name: Ratio.mean(one.nats_T).together(cluster_T) for name, one in forced.items()}
+        return {name: self.worth(grids[name], forced[name], ratios[name], ratios["fitted"]) for name in grids}
+
+    def forced(self, grid: Grid, texts: range, advance: Advance | None) -> Forced:
+        """Teacher forcing of the texts, shared out and put together again."""
+        share = self.mine(texts)
+        part = teacher_force(
+            self.body, self.texts_TL[share], self.plan, grid, self.schedule,
+            seed=self.seed, indices=share, rows=self.rows, advance=advance,
+        )  # fmt: skip
+        log_q_TL = torch.empty(len(texts), self.texts_TL.shape[1], dtype=torch.float64)
+        step_TL = torch.empty(log_q_TL.shape, dtype=torch.int64)
+        shares = self.ranks.gather({"log_q": part.log_q_TL.tolist(), "step": part.step_TL.tolist()})
+        for rank, said in enumerate(shares):  # in the order of the text, as documents are
+            log_q_TL[rank :: self.ranks.world] = torch.tensor(said["log_q"], dtype=torch.float64)
+            step_TL[rank :: self.ranks.world] = torch.tensor(said["step"])
+        return Forced(log_q_TL, step_TL)
+
+    def worth(self, grid: Grid, forced: Forced, mine: Ratio, fitted: Ratio) -> Worth:
+        """A grid's NELBO, and what the fitted one has less on the same texts."""
+        tokens_S = torch.bincount(forced.step_TL.flatten(), minlength=grid.steps) / len(forced.step_TL)
+        return Worth(
+            grid=grid,
+            nelbo=Score.of(mine, "nats/token", {}, seed=self.seed),
+            fitted_minus_this=difference(fitted, mine, "nats/token", {}, seed=self.seed),
+            nfe=float(forced.nfe_T.double().mean()),
+            tokens_a_step=tuple(tokens_S.tolist()),
+        )
+
+
+@torch.inference_mode()
+def view_costs(
+    body: Body, x_TL: Tensor, level_TL: Tensor, levels: int, *, rows: int = 8, advance: Advance | None = None
+) -> Tensor:
+    """nll[a, m]: the sum over texts of -log p of the tokens of level m when the levels below a are visible (m >= a)."""
+    nll_AM = torch.zeros(levels, levels, dtype=torch.float64)
+    for view_R in torch.arange(len(x_TL) * levels).split(rows):
+        text_R, a_R = view_R // levels, view_R % levels
+        x_RL, level_RL, hidden_RL = x_TL[text_R], level_TL[text_R], level_TL[text_R] >= a_R[:, None]
+        z_RL = torch.where(hidden_RL, body.model.mask_id, x_RL)
+        nll_RL = -score_views(body, z_RL, x_RL, hidden_RL, Law())
+        nll_RM = torch.zeros(len(view_R), levels, dtype=torch.float64).scatter_add_(1, level_RL, nll_RL)
+        nll_AM.index_add_(0, a_R, nll_RM)
+        if advance:
+            advance(len(view_R))
+    return nll_AM
+
+
+def step_costs(nll_AM: Tensor) -> Tensor:
+    """cost[a, b] = sum over levels a <= m < b of nll[a, m]; infinite for b <= a, since a step goes forward."""
+    cost_AB = F.pad(nll_AM.triu().cumsum(1), (1, 0))
+    backward_AB = torch.ones_like(cost_AB, dtype=torch.bool).tril()
+    return cost_AB.masked_fill(backward_AB, torch.inf)
+
+
+def shortest_paths(cost_AB: Tensor, steps: int) -> list[Path]:
+    """The cheapest path from level 0 to level M with n edges, for n = 1 .. steps.
+
+    best_n(b) = min over a of best_{n-1}(a) + cost(a, b).
+    """
+    best_B, parents, paths = cost_AB[0], [], []
+    for n in range(1, steps + 1):
+        if n > 1:
+            best_B, parent_B = (best_B[:-1, None] + cost_AB).min(0)
+            parents.append(parent_B.tolist())
+        edges = [cost_AB.shape[0]]
+        for parent in reversed(parents):
+            edges.append(parent[edges[-1]])
+        paths.append(Path((0, *reversed(edges)), float(best_B[-1])))
+    return paths

@@ -1,0 +1,88 @@
+"""The frontier: log PPL as a function of entropy, along the path that lowering the temperature walks.
+
+A lower temperature buys Gen PPL with entropy, so a number means something only beside what the teacher gets at the same
+entropy. Between two temperatures log PPL is read off linearly in entropy; beyond the last one nothing is read off at
+all: 'not bracketed' is an answer. Every quantity comes with its bootstrap draws, row 0 being the value itself.
+
+Refuses to know models and steps. Shapes: D draws (the first is the value), P points of a path, n texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unmask.metrics.score import DRAWS, LEVEL, independent
+from unmask.studies.results import Cell
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A cell's entropy and log PPL in every draw, resampled together text by text."""
+
+    entropy_D: Tensor
+    log_ppl_D: Tensor
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value with its 95% interval; None where it could not be read off, or the interval has no end."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, value_D: Tensor) -> Interval:
+        """From draws that may be missing (NaN): a missing one may lie anywhere, so it widens the interval both ways."""
+        value = float(value_D[0])
+        low_D = value_D[1:].nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        high_D = value_D[1:].nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)
+        return cls(_finite(value), *between(low_D, high_D))
+
+
+def between(low_D: Tensor, high_D: Tensor) -> tuple[float | None, float | None]:
+    """The lower end of the one and the upper end of the other. Sorted, because quantiles of infinities are NaN."""
+    tail = round((1 - LEVEL) / 2 * len(low_D))
+    low, high = float(low_D.sort().values[tail]), float(high_D.sort().values[-1 - tail])
+    return _finite(low), _finite(high)
+
+
+def _finite(value: float) -> float | None:
+    return value if -float("inf") < value < float("inf") else None
+
+
+def draw_cell(cell: Cell, *, seed: int = 0, draws: int = DRAWS) -> Drawn:
+    """Bootstrap a cell: texts are drawn with replacement, each with its PPL and its entropy."""
+    both = [cell.ratios["entropy"], cell.ratios["ppl"]]
+    value_1R = torch.tensor([[ratio.value for ratio in both]], dtype=torch.float64)
+    value_DR = torch.cat([value_1R, independent(both, cell_name(cell), seed=seed, draws=draws)])
+    return Drawn(value_DR[:, 0], value_DR[:, 1].log())
+
+
+def cell_name(cell: Cell) -> str:
+    return f"{cell.model} {cell.plan} {cell.steps} {cell.temperature}"
+
+
+def at_entropy(path: Sequence[Drawn], target_D: Tensor) -> Tensor:
+    """log PPL where a path (hottest first) has the target's entropy; NaN where it never does.
+
+    Linear in entropy over the monotone part of the path: from the hottest on, as long as entropy falls. Elsewhere the
+    lower envelope: the best that any piece of the path offers at that entropy, which is the teacher's gain.
+    """
+    if len(path) < 2:
+        return torch.full_like(target_D, torch.nan)
+    entropy_PD = torch.stack([point.entropy_D for point in path])
+    log_ppl_PD = torch.stack([point.log_ppl_D for point in path])
+    above_PD, below_PD = entropy_PD[:-1], entropy_PD[1:]
+    on_it_PD = (torch.minimum(above_PD, below_PD) <= target_D) & (target_D <= torch.maximum(above_PD, below_PD))
+    way_PD = torch.where(above_PD == below_PD, 0, (target_D - above_PD) / (below_PD - above_PD))
+    read_PD = log_ppl_PD[:-1] + way_PD * (log_ppl_PD[1:] - log_ppl_PD[:-1])
+    falling_PD = (below_PD < above_PD).int().cumprod(0).bool()
+    monotone_D = torch.where(on_it_PD & falling_PD, read_PD, torch.inf).amin(0)
+    envelope_D = torch.where(on_it_PD, read_PD, torch.inf).amin(0)
+    found_D = torch.where(monotone_D.isfinite(), monotone_D, envelope_D)
+    return torch.where(found_D.isfinite(), found_D, torch.nan)

@@ -1,0 +1,317 @@
+"""The tables of a report, as rows of short texts: the same for the terminal, Markdown and HTML.
+
+A line break inside a text puts what follows beneath, in small print. Refuses to know what shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from unmask.studies.analysis import contenders
+from unmask.studies.results import Cell, Results
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under a head; `wordy` names columns of whole sentences, `controls` rows that are only to compare with."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    note: str = ""
+    wordy: frozenset[int] = frozenset()
+    controls: frozenset[int] = field(default_factory=frozenset)
+
+
+def tables(results: Results) -> list[Table]:
+    """All that have rows."""
+    made = [
+        main_table(results),
+        speed_ups(results),
+        two_by_two(results),
+        likelihood(results),
+        path_gaps(results),
+        diversity(results),
+        wall_clock(results),
+        speed(results),
+    ]
+    return [table for table in made if table.rows]
+
+
+def main_table(results: Results) -> Table:
+    """Gen PPL with its entropy beneath for every model, plan and number of steps; the teacher also at temperatures."""
+    judged = any(cell.judged for cell in results.cells)
+    what = "Gen PPL, entropy in nats beneath" if judged else "Unigram entropy in nats (no judge was given)"
+    rows: list[list[str]] = []
+    controls: set[int] = set()
+    masked = [name for name, about in results.models.items() if about["role"] in ("teacher", "student", "elbo")]
+    for model in masked:
+        temperatures = {results.temperature}
+        if results.models[model]["role"] == "teacher":
+            temperatures |= {float(t) for t in results.settings["temperatures"]}
+        for plan in results.plans:
+            for temperature in sorted(temperatures, reverse=True):
+                cells = [results.one(model=model, plan=plan, steps=n, temperature=temperature) for n in results.steps]
+                if any(cells):
+                    if temperature != results.temperature:
+                        controls.add(len(rows))
+                    rows.append([f"{model}\n{plan}, T = {temperature:g}", *(_ppl(cell) for cell in cells)])
+    given = []
+    for cell in results.cells:
+        if cell.steps is None:
+            at = f" at T = {cell.temperature:g}" if cell.temperature is not None else ""
+            given.append(f"{cell.model}{at}: {_ppl(cell).replace(chr(10), ' / ')}")
+    note = "; ".join(given)
+    head = ["model", *(f"{steps} steps" for steps in results.steps)]
+    return Table(what, head, rows, note, controls=frozenset(controls))
+
+
+def _ppl(cell: Cell | None) -> str:
+    if cell is None:
+        return "–"
+    entropy = f"{cell.value('entropy'):.3f}"
+    return f"{cell.value('gen_ppl'):.1f}\n{entropy}" if "gen_ppl" in cell.scores else entropy
+
+
+def speed_ups(results: Results) -> Table:
+    """Speed-up at matched entropy and the two gaps, always against the teacher on the same plan."""
+    rows = [
+        [
+            f"{entry['model']}\n{entry['plan']}, {entry['steps']} steps\nNFE {entry['nfe']:.1f}",
+            entry["speed_up"]["words"],
+            interval(entry["gap"], signed=True),
+            interval(entry["gap_at_real"], signed=True),
+            f"{entry['entropy']:.3f}",
+            _alike(entry.get("alike")),
+        ]
+        for entry in results.analysis["comparisons"]
+    ]
+    note = (
+        "Against the undistilled teacher on the same plan, with its temperature set to the student's entropy. Gaps are "
+        "log PPL of student less teacher: below 0 is the student's gain. A 95% interval from "
+        f"{results.analysis['draws']:,} joint bootstrap draws stands beneath; – means not bracketed. By chance "
+        "alone, one comparison in forty is credited. Entropy is of the words within a text; self-BLEU says how alike "
+        "texts are among themselves, beneath it how alike the teacher's are in as many steps at that entropy."
+    )
+    head = ["student", "speed-up", "gap at equal NFE, entropy", "gap at real text's entropy", "entropy", "self-BLEU"]
+    return Table("Speed-up at matched entropy", head, rows, note, wordy=frozenset({1}))
+
+
+def _alike(said: dict[str, Any] | None) -> str:
+    return f"{said['student']['value']:.3f}\nteacher {said['teacher']['value']:.3f}" if said else "–"
+
+
+def interval(said: dict[str, Any] | None, signed: bool = False, digits: int = 3) -> str:
+    """A value with its interval beneath."""
+    if said is None or said["value"] is None:
+        return "–"
+    return f"{said['value']:{'+' if signed else ''}.{digits}f}\n{limits(said, signed, digits)}"
+
+
+def limits(said: dict[str, Any], signed: bool = False, digits: int = 3) -> str:
+    """The interval alone; an end that does not exist is infinite."""
+    sign = "+" if signed else ""
+    low = "–∞" if said["low"] is None else f"{said['low']:{sign}.{digits}f}"
+    high = "∞" if said["high"] is None else f"{said['high']:{sign}.{digits}f}"
+    return f"[{low}, {high}]"
+
+
+def two_by_two(results: Results) -> Table:
+    """{teacher, student} x {base plan, best plan}: what the plan gives, what distillation gives."""
+    found = results.analysis
+    plans = list(dict.fromkeys(plan for plan in (found["base_plan"], found["best_plan"]) if plan))
+    rows = []
+    for block in found["two_by_two"]:
+        for model in (found["teacher"], block["model"]):
+            mine = {corner["plan"]: corner for corner in block["corners"] if corner["model"] == model}
+            if mine:
+                rows.append([f"{model}\n{block['steps']} steps", *(_corner(mine.get(plan)) for plan in plans)])
+    head = ["", *(f"{plan}{' (best)' if plan == found['best_plan'] else ''}" for plan in plans)]
+    note = (
+        "Down a column is what distillation gives, along a row what the plan gives. The best plan is the teacher's, "
+        "chosen without looking at a student."
+    )
+    return Table("Two by two: plan and distillation apart", head, rows, note)
+
+
+def _corner(corner: dict[str, Any] | None) -> str:
+    if corner is None:
+        return "–"
+    parts = [f"PPL {corner['ppl']:.1f}" if corner["ppl"] is not None else "", f"entropy {corner['entropy']:.3f}"]
+    parts += [f"NELBO {corner['nelbo']:.3f}" if corner["nelbo"] is not None else ""]
+    parts += [f"R {corner['gap']:.4f}" if corner["gap"] is not None else ""]
+    return "\n".join(part for part in parts if part)
+
+
+def likelihood(results: Results) -> Table:
+    """N-step NELBO in nats per token (per byte beneath), the ELBO in the last columns."""
+    by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds}
+    less = {(d["model"], d["plan"], d["steps"]): d for d in results.analysis["likelihood"]}
+    rows = []
+    for model in dict.fromkeys(bound.model for bound in results.bounds):
+        usual = by_key.get((model, None, None))
+        elbo = (
+            f"{usual.scores['per_token']['value']:.3f}\nPPL {usual.scores['perplexity']['value']:.1f}" if usual else "–"
+        )
+        for plan in results.plans:
+            bounds = [by_key.get((model, plan, steps)) for steps in results.steps]
+            if not any(bounds):
+                continue
+            texts = []
+            for bound in bounds:
+                if bound is None:
+                    texts.append("–")
+                    continue
+                text = f"{_halved(bound.scores['per_token'])}\n{bound.scores['per_byte']['value']:.3f} per byte"
+                if difference := less.get((model, plan, bound.steps)):
+                    text += f"\n{_halved(difference, signed=True)} to teacher"
+                texts.append(text)
+            rows.append([f"{model}\n{plan}", *texts, elbo])
+        if results.models[model]["role"] == "ar":
+            rows.append([f"{model}\nexact", *("–" for _ in results.steps), elbo])
+    head = ["nats/token", *(f"{steps} steps" for steps in results.steps), "ELBO"]
+    note = (
+        "A bound on the sampler's own negative log-likelihood of held-out text: no judge to please. Lower is better. "
+        "± is half the 95% bootstrap interval over texts; differences to the teacher are paired text by text."
+    )
+    return Table("N-step NELBO, ± half the 95% interval", head, rows, note)
+
+
+def _halved(said: dict[str, Any], signed: bool = False) -> str:
+    """A value and half its interval, on one line: a terminal has no room for both ends. A single text has none."""
+    value = f"{said['value']:{'+' if signed else ''}.3f}"
+    if said["low"] is None or said["high"] is None:
+        return value
+    return f"{value} ± {(said['high'] - said['low']) / 2:.3f}"
+
+
+def path_gaps(results: Results) -> Table:
+    """R at the headline's temperature, and at the one chosen for the least R."""
+    least = {(g["model"], g["plan"], g["steps"]): g for g in results.analysis["least_gap"]}
+    rows = []
+    for model, plan in dict.fromkeys((g["model"], g["plan"]) for g in results.analysis["least_gap"]):
+        texts = []
+        for steps in results.steps:
+            cell = results.one(model=model, plan=plan, steps=steps, temperature=results.temperature)
+            best = least.get((model, plan, steps))
+            if cell is None or best is None:
+                texts.append("–")
+                continue
+            texts.append(interval(cell.scores.get("path_gap"), digits=4) + _least(best))
+        if any(text != "–" for text in texts):
+            rows.append([f"{model}\n{plan}", *texts])
+    note = (
+        "E[log q - log p of the judge] in nats per byte: at least the sampler's KL divergence from the judge. In "
+        "brackets a 95% bootstrap interval over texts. Beneath, R at the temperature where half of the texts find it "
+        "least, scored by the other half, n of them: so luck in choosing does not flatter it, and it may come out "
+        "above R of a temperature that was not chosen."
+    )
+    return Table("Path gap R", ["", *(f"{steps} steps" for steps in results.steps)], rows, note)
+
+
+def _least(best: dict[str, Any]) -> str:
+    """What stands beneath R: nothing where there was one temperature, and so none to choose."""
+    if len(best["least_of"]) < 2:
+        return ""
+    value, *brackets = interval(best, digits=4).split("\n")
+    lines = [f"chosen T = {best['temperature']:g}: {value}", *(f"{end}, n = {best['count']:,}" for end in brackets)]
+    return "\n" + "\n".join(lines)
+
+
+def diversity(results: Results) -> Table:
+    """Across samples: real text first, then the parrot, then every model at the headline's temperature."""
+    roles = {name: about["role"] for name, about in results.models.items()}
+    order = {"real": 0, "parrot": 1}
+    chosen = [
+        cell
+        for cell in results.cells
+        if cell.steps is None
+        or (
+            cell.steps in results.steps
+            and cell.temperature == results.temperature
+            and cell.plan == results.analysis["best_plan"]
+        )
+    ]
+    chosen.sort(key=lambda cell: order.get(roles[cell.model], 2))
+    columns = [
+        ("distinct_4", "distinct-4"),
+        ("self_bleu", "self-BLEU"),
+        ("coverage_4", "coverage-4"),
+        ("repeated_4", "repeated-4"),
+        ("information_gap_1", "MI, lag 1"),
+        ("information_gap_8", "MI, lag 8"),
+        ("judge_entropy", "judge's entropy"),
+        ("mauve", "MAUVE"),
+    ]
+    columns = [(name, label) for name, label in columns if any(name in cell.scores for cell in chosen)]
+    rows = []
+    for cell in chosen:
+        where = (
+            f"{cell.plan}, {cell.steps} steps"
+            if cell.steps
+            else ""
+            if cell.plan is None
+            else f"T = {cell.temperature:g}"
+        )
+        values = [f"{cell.value(name):.3f}" if name in cell.scores else "–" for name, _ in columns]
+        rows.append([f"{cell.model}\n{where}".strip(), *values, "; ".join(cell.suspicions) or "–"])
+    head = ["", *(label for _, label in columns), "what looks wrong"]
+    note = (
+        "Over the whole pool of texts, beside real text of the same size. MI is mutual information, less that of "
+        "real text, in nats. A parrot that repeats 16 real passages passes Gen PPL and entropy, and must fail here."
+    )
+    return Table("Diversity across samples", head, rows, note, wordy=frozenset({len(head) - 1}))
+
+
+def wall_clock(results: Results) -> Table:
+    """The causal control beside students that take as long."""
+    rows = [
+        [
+            f"{pair['ar']}\nT = {pair['temperature']:g}",
+            f"{pair['seconds']:.3g} s",
+            _pair(pair["ar_ppl"], pair["ar_entropy"]),
+            f"{pair['model']}\n{pair['plan']}",
+            "–" if pair["nfe"] is None else f"{pair['nfe']:.1f}",
+            "–" if pair["entropy"] is None else _pair(pair["ppl"], pair["entropy"]),
+            "" if pair["found"] == "=" else pair["found"],
+        ]
+        for pair in results.analysis["wall_clock"]
+    ]
+    head = ["causal model", "a text", "PPL, entropy", "student", "NFE in that time", "PPL, entropy", ""]
+    note = "The causal model writes with a cache of keys and values, in the same batches on the same machine."
+    return Table("At equal wall-clock", head, rows, note)
+
+
+def _pair(ppl: float | None, entropy: float | None) -> str:
+    return f"{'–' if ppl is None else f'{ppl:.1f}'}\n{'–' if entropy is None else f'{entropy:.3f}'}"
+
+
+def speed(results: Results) -> Table:
+    """Tokens a second, as drawn here."""
+    rows = []
+    for name in [*results.named("teacher"), *contenders(results)]:
+        for plan in results.plans:
+            cells = [
+                results.one(model=name, plan=plan, steps=n, temperature=results.temperature) for n in results.steps
+            ]
+            if any(cell and cell.seconds for cell in cells):
+                rows.append([f"{name}\n{plan}", *(_rate(cell) for cell in cells)])
+    for name in results.named("ar"):
+        cell = results.one(model=name, temperature=results.temperature)
+        if cell and cell.seconds:
+            rows.append([f"{name}\ncausal, with a cache", _rate(cell), *("" for _ in results.steps[1:])])
+    runs = results.provenance.get("merged") or [results.provenance]
+    machines = dict.fromkeys(str(run.get("device", "this machine")) for run in runs)
+    note = (
+        f"Tokens a second over a whole cell on {' and '.join(machines)}; milliseconds a text beneath; – where it was "
+        "not timed."
+    )
+    return Table("Speed", ["tokens/s", *(f"{steps} steps" for steps in results.steps)], rows, note)
+
+
+def _rate(cell: Cell | None) -> str:
+    rate = cell.tokens_per_second if cell else None
+    if cell is None or rate is None:
+        return "–"
+    return f"{rate:,.0f}\n{1000 * (cell.seconds or 0) / cell.n:,.1f} ms"

@@ -1,0 +1,153 @@
+"""Speed-up at matched entropy: how many steps the teacher needs to write as well as the student does, and as diversely.
+
+The reference is the undistilled teacher on the student's own plan. At each of its NFE the temperature path gives the
+log PPL it has at the student's entropy (frontier.py); made to fall with log NFE, that curve says at which NFE n* the
+teacher first reaches the student's log PPL. The speed-up is n* over the student's NFE. All cells are resampled in every
+draw, so the interval knows the noise of both sides; a draw in which the student's entropy is not bracketed counts
+against both ends.
+
+Refuses to know models, files and words beyond a verdict. Shapes: D draws (the first is the value), N teacher NFEs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.studies.frontier import Drawn, Interval, at_entropy, between
+
+
+@dataclass(frozen=True)
+class SpeedUp:
+    """`relation` says how to read `value`: '=' itself, '>' or '<' a bound beyond which no teacher was run."""
+
+    relation: str  # "=", ">", "<", or "not bracketed"
+    value: float | None
+    low: float | None  # None: no lower end above 0
+    high: float | None  # None: no upper end
+    n_star: float | None
+    nfe: float
+    bracketed: float  # share of draws in which the student's entropy was bracketed
+
+    @property
+    def faster(self) -> bool:
+        """Whether 'x faster' may be said."""
+        return self.value is not None and self.low is not None and self.low > 1
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "not bracketed: no teacher temperature has this entropy"
+        sign = "" if self.relation == "=" else f"{self.relation} "
+        ends = f"[{_end(self.low, '0')}, {_end(self.high, '∞')}]"
+        if self.faster:
+            return f"{sign}{self.value:.2f}x faster {ends}"
+        return f"no speed-up shown: {ends} around {sign}{self.value:.2f}x"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "faster": self.faster, "words": str(self)}
+
+
+def _end(value: float | None, otherwise: str) -> str:
+    return otherwise if value is None else f"{value:.2f}"
+
+
+def falling(value_ND: Tensor) -> Tensor:
+    """The isotonic fit that never rises along N: min over i <= k of max over j >= k of mean(i..j). NaN is missing."""
+    known_ND = value_ND.isfinite()
+    total_ND = torch.where(known_ND, value_ND, 0).cumsum(0)
+    count_ND = known_ND.double().cumsum(0)
+    nothing_1D = torch.zeros_like(total_ND[:1])
+    total_ND, count_ND = torch.cat([nothing_1D, total_ND]), torch.cat([nothing_1D, count_ND])
+    fits = []
+    for k in range(len(value_ND)):
+        best_D = torch.full_like(value_ND[0], torch.inf)
+        for i in range(k + 1):
+            mean_JD = (total_ND[k + 1 :] - total_ND[i]) / (count_ND[k + 1 :] - count_ND[i])
+            best_D = torch.minimum(best_D, mean_JD.nan_to_num(nan=-torch.inf).amax(0))
+        fits.append(torch.where(known_ND[k], best_D, torch.nan))
+    return torch.stack(fits)
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """log n* in every draw: inf where no NFE that was run is enough, -inf where the first one is, NaN if none is known.
+
+    `least_D` and `most_D` are what is certain: between a point that is not bracketed and its neighbours, n* may lie
+    anywhere.
+    """
+
+    log_n_D: Tensor
+    least_D: Tensor
+    most_D: Tensor
+
+
+def first_reach(log_nfe_N: Tensor, fit_ND: Tensor, target_D: Tensor) -> Reach:
+    """Where a falling curve first is as low as the target, linear in log NFE between known points."""
+    missing_D = torch.full_like(target_D, torch.nan)
+    found_D, last_nfe_D, last_fit_D = missing_D.clone(), missing_D.clone(), missing_D.clone()
+    least_D, most_D = torch.full_like(target_D, -torch.inf), torch.full_like(target_D, torch.inf)
+    broken_D = torch.zeros_like(target_D, dtype=torch.bool)  # a point since the last known one is missing
+    for log_nfe, fit_D in zip(log_nfe_N, fit_ND, strict=True):
+        known_D = fit_D.isfinite()
+        first_D = known_D & last_fit_D.isnan()
+        reaches_D = known_D & (fit_D <= target_D) & (found_D.isnan() | (found_D == torch.inf))
+        way_D = (last_fit_D - target_D) / (last_fit_D - fit_D)
+        between_D = last_nfe_D + way_D * (log_nfe - last_nfe_D)
+        found_D = torch.where(reaches_D, torch.where(first_D, -torch.inf, between_D), found_D)
+        least_D = torch.where(reaches_D & ~first_D, torch.where(broken_D, last_nfe_D, between_D), least_D)
+        most_D = torch.where(reaches_D, torch.where(first_D | broken_D, log_nfe, between_D), most_D)
+        found_D = torch.where(first_D & ~reaches_D, torch.inf, found_D)
+        last_nfe_D, last_fit_D = torch.where(known_D, log_nfe, last_nfe_D), torch.where(known_D, fit_D, last_fit_D)
+        broken_D = ~known_D
+    return Reach(found_D, torch.where(found_D == torch.inf, last_nfe_D, least_D), most_D)
+
+
+def reference(teacher: Mapping[float, Sequence[Drawn]], entropy_D: Tensor) -> tuple[Tensor, Tensor]:
+    """(log NFE, log PPL at this entropy) of the teacher, NFE rising; NaN where it is not bracketed."""
+    order = sorted(teacher)
+    log_nfe_N = torch.tensor([math.log(nfe) for nfe in order], dtype=torch.float64)
+    return log_nfe_N, torch.stack([at_entropy(teacher[nfe], entropy_D) for nfe in order])
+
+
+def speed_up(student: Drawn, nfe: float, teacher: Mapping[float, Sequence[Drawn]]) -> SpeedUp:
+    """Of a student's cell, against the teacher's temperature paths (hottest first) by NFE, on the same plan."""
+    log_nfe_N, value_ND = reference(teacher, student.entropy_D)
+    fit_ND = falling(value_ND)
+    reach = first_reach(log_nfe_N, fit_ND, student.log_ppl_D)
+    low, high = between((reach.least_D[1:] - math.log(nfe)).exp(), (reach.most_D[1:] - math.log(nfe)).exp())
+    found, share = float(reach.log_n_D[0]), float((~reach.log_n_D.isnan()).double().mean())
+    if math.isnan(found):
+        return SpeedUp("not bracketed", None, None, None, None, nfe, share)
+    relation = ">" if found == math.inf else "<" if found == -math.inf else "="
+    edge = {">": float(reach.least_D[0]), "<": float(reach.most_D[0]), "=": found}[relation]
+    n_star = math.exp(edge)
+    return SpeedUp(relation, n_star / nfe, low or None, high, n_star if relation == "=" else None, nfe, share)
+
+
+def gap_at(
+    student_log_ppl_D: Tensor, nfe: float, teacher: Mapping[float, Sequence[Drawn]], entropy_D: Tensor
+) -> Interval:
+    """log PPL of the student less the teacher's at this NFE and entropy; below 0 is the student's gain.
+
+    The teacher is read off linearly in log NFE between its two nearest ones; beyond them not at all.
+    """
+    log_nfe_N, value_ND = reference(teacher, entropy_D)
+    return Interval.of(student_log_ppl_D - at_nfe(log_nfe_N, value_ND, nfe))
+
+
+def at_nfe(log_nfe_N: Tensor, value_ND: Tensor, nfe: float) -> Tensor:
+    """A curve over log NFE at one NFE (1% beside a point still is that point)."""
+    wanted = math.log(nfe)
+    nearest = int((log_nfe_N - wanted).abs().argmin())
+    if abs(float(log_nfe_N[nearest]) - wanted) < 0.01:
+        return value_ND[nearest]
+    above = int((log_nfe_N > wanted).int().argmax())
+    if wanted < float(log_nfe_N[0]) or wanted > float(log_nfe_N[-1]):
+        return torch.full_like(value_ND[0], torch.nan)
+    share = (wanted - log_nfe_N[above - 1]) / (log_nfe_N[above] - log_nfe_N[above - 1])
+    return value_ND[above - 1] + share * (value_ND[above] - value_ND[above - 1])

@@ -1,0 +1,1 @@
+"""Exact oracles and enumerated laws: what a sampler writes, computed instead of sampled."""

@@ -1,0 +1,180 @@
+"""A run's folder: its config, which a rerun must repeat, and its states, of which the newest is continued.
+
+    run.json       the config, and every session (step, threads, processes, device), one at a time, that worked on it
+    state/step-*/  training states (parallel.state), the newest `keep` of them
+    rounds/N/      the student at the end of round N, where a run has rounds
+    metrics.jsonl, tensorboard/, checkpoint/
+
+Refuses to know what the config says and what the tensors are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from unmask.checkpoint.io import Checkpoint, load
+from unmask.core.errors import UserError, os_errors
+from unmask.core.files import aside_of, locked, read_json, sweep_asides, sync_path, write_json
+from unmask.core.ranks import Ranks
+from unmask.training.state import load_state, save_state
+
+
+def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested config as one level of dotted names."""
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            found |= flat(item, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = item
+    return found
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: set[str]) -> list[str]:
+    """What changed between two configs outside the `free` keys, as `name old -> new`."""
+    before, after = flat(old), flat(new)
+    names = sorted((before.keys() | after.keys()) - free)
+    gone = "(not set)"
+    return [
+        f"{name} {before.get(name, gone)} -> {after.get(name, gone)}"
+        for name in names
+        if before.get(name, gone) != after.get(name, gone)
+    ]
+
+
+class RunFolder:
+    """The folder of one run. Methods that write are for all processes together, unless they say otherwise."""
+
+    def __init__(self, path: Path, ranks: Ranks) -> None:
+        self.path, self.ranks = path, ranks
+        self.checkpoint = path / "checkpoint"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder if need be, and keep a second run out of it."""
+        with ExitStack() as stack:
+            self.ranks.on_first(lambda: self._hold(stack))
+            yield
+
+    def _hold(self, stack: ExitStack) -> None:
+        with os_errors("write", self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(
+            locked(self.path, f"another process is at work on {self.path}: wait for it, or name another --out")
+        )
+
+    def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> dict[str, Any]:
+        """Recognise the folder, of a run of so many steps: refuse a changed config, clear what a kill left behind.
+
+        Returns {"step": the newest state's step or 0, "last": the previous session or None, "finished": whether the
+        checkpoint is that of the last step}.
+        """
+        found: dict[str, Any] = self.ranks.on_first(lambda: self._claim(config, session, free, steps))
+        return found
+
+    def _claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> dict[str, Any]:
+        about, states = self.path / "run.json", self.path / "state"
+        sessions: list[dict[str, Any]] = []
+        if about.exists():
+            run = read_json(about, "the run's config")
+            sessions = run.get("sessions", [])
+            changed = differences(run.get("config", {}), config, free)
+            if changed and not self._anything_kept():
+                sessions = []  # it stopped before its first state: another run may take the place
+            elif changed:
+                raise UserError(
+                    f"{self.path} holds a run with another config ({'; '.join(changed)}): "
+                    "repeat its options, or name another --out"
+                )
+        else:
+            self._refuse_foreign()
+        with os_errors("write", self.path):  # ours, or empty
+            states.mkdir(exist_ok=True)
+            for folder in (self.path, states, self.path / "rounds"):
+                sweep_asides(folder)
+        step, exported = max(self.states(), default=0), self._exported_step()
+        if exported > 0 and step == 0 and exported != steps:
+            raise UserError(
+                f"{self.path} holds the checkpoint of step {exported} and no training state to go on from: name "
+                f"another --out, or remove {self.path} to start again"
+            )
+        write_json(about, {"config": config, "sessions": [*sessions, {"step": step, **session}]})
+        return {"step": step, "last": sessions[-1] if sessions else None, "finished": exported == steps}
+
+    def _refuse_foreign(self) -> None:
+        """Before anything is written or swept: a folder without a config is a run's only if nothing else is in it."""
+        states = self.path / "state"
+        with os_errors("read", self.path):
+            names = {path.name for path in self.path.iterdir() if aside_of(path.name) != "run.json"}
+            if names - {"state"} or (states.exists() and any(states.iterdir())):
+                raise UserError(f"{self.path} holds files that are not a run's: name another --out, or empty it first")
+
+    def _anything_kept(self) -> bool:
+        """Whether there are weights of this run on disk, whole or not."""
+        return any(
+            folder.is_dir() and any(folder.iterdir())
+            for folder in (self.path / "state", self.path / "rounds", self.checkpoint)
+        )
+
+    def _exported_step(self) -> int:
+        """The step of the run's checkpoint, -1 if there is none."""
+        about = self.checkpoint / "provenance.json"
+        return int(read_json(about, "provenance").get("step", -1)) if about.is_file() else -1
+
+    def states(self) -> dict[int, Path]:
+        """The states on disk by step. One that turns out to be damaged is an error, not a gap."""
+        found = {}
+        for path in sorted((self.path / "state").glob("step-*")):
+            if match := re.fullmatch(r"step-(\d+)", path.name):
+                found[int(match[1])] = path
+        return found
+
+    def round(self, number: int) -> Path:
+        """Where the student of a round lies."""
+        return self.path / "rounds" / str(number)
+
+    def load_round(self, number: int, weights: Literal["raw", "ema"]) -> Checkpoint:
+        """The student of a round that is over."""
+        path = self.round(number)
+        if not path.is_dir():
+            raise UserError(
+                f"{path} is gone, and the round that was begun needs it as its teacher: put it back, or remove "
+                f"{self.path} and start again"
+            )
+        return load(path, weights=weights)
+
+    def save(self, step: int, tensors: Mapping[str, Tensor], facts: dict[str, Any], keep: int) -> None:
+        """Save a state; older ones beyond `keep` go once it stands."""
+        save_state(self.path / "state" / f"step-{step:08d}", tensors, facts, self.ranks)
+        if self.ranks.first:
+            for old in sorted(self.states())[:-keep]:
+                _remove(self.states()[old])
+
+    def restore(self, step: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Fill the tensors from the state of a step; returns its facts."""
+        path = self.states()[step]
+        try:
+            return load_state(path, tensors, self.ranks)
+        except UserError as error:
+            older = max((other for other in self.states() if other < step), default=0)
+            advice = f"remove that folder, and the same command continues from step {older}"
+            if not older:
+                advice = f"name another --out, or remove {self.path} to start again"
+            raise UserError(f"the training state {path} is damaged ({error}): {advice}") from error
+
+
+def _remove(path: Path) -> None:
+    """Remove a state; one that is half gone must not look like a state, so it loses its name first."""
+    with os_errors("write", path):
+        dropped = path.with_name(f".{path.name}.new-released")  # swept if this is cut short
+        os.rename(path, dropped)
+        sync_path(path.parent)
+        shutil.rmtree(dropped)

@@ -1,0 +1,126 @@
+"""Files are whole or absent, and a mistake is one line."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from unmask.core import files
+from unmask.core.errors import UserError, nearest, unknown
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "a.json"
+    files.write_json(target, {"old": 1})
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"cannot write .*a\.json: the disk is full"):
+        files.write_json(target, {"new": 2})
+    monkeypatch.undo()
+    assert files.read_json(target, "file") == {"old": 1}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_link_is_written_through_and_stays(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("old")
+    (tmp_path / "link").symlink_to("a.json")
+    files.write_text(tmp_path / "link", "new")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "to-folder").symlink_to("folder")
+    with files.fresh_folder(tmp_path / "to-folder") as aside:
+        (aside / "one").write_text("1")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "to-folder").is_symlink()
+    assert (tmp_path / "a.json").read_text() == "new"
+    assert (tmp_path / "folder" / "one").read_text() == "1"
+    assert sorted(os.listdir(tmp_path)) == ["a.json", "folder", "link", "to-folder"]
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/dev/stdout", "/proc/self/fd/1"])
+def test_what_is_no_file_is_never_replaced_by_one(place: str) -> None:
+    with pytest.raises(UserError, match="a device or a pipe, not a file"):
+        files.check_writable(Path(place))
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no disk in memory here")
+def test_a_disk_in_memory_takes_files() -> None:
+    files.check_writable(Path("/dev/shm/nobody-makes-this.json"))
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    home = tmp_path / "folder"
+    with files.fresh_folder(home) as aside:
+        (aside / "one").write_text("1")
+        assert not home.exists()
+    assert (home / "one").read_text() == "1"
+    with pytest.raises(ZeroDivisionError), files.fresh_folder(home) as aside:  # noqa: PT012
+        (aside / "one").write_text("2")
+        _ = 1 / 0
+    assert (home / "one").read_text() == "1"
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_swap_cut_off_between_its_renames_is_brought_back(tmp_path: Path) -> None:
+    home = tmp_path / "folder"
+    with files.fresh_folder(home) as aside:
+        (aside / "one").write_text("1")
+    os.rename(home, tmp_path / ".folder.old-12345678")  # where a kill would leave it
+    (tmp_path / ".folder.new-12345678").mkdir()
+    files.sweep_asides(tmp_path)
+    assert (home / "one").read_text() == "1"
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_swap_interrupted_between_its_renames_leaves_the_old(tmp_path: Path, monkeypatch) -> None:
+    home, rename = tmp_path / "folder", os.rename
+    with files.fresh_folder(home) as aside:
+        (aside / "one").write_text("1")
+
+    def interrupted(source, target) -> None:
+        rename(source, target)
+        if ".old-" in str(target):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), files.fresh_folder(home) as aside:
+        (aside / "one").write_text("2")
+    assert (home / "one").read_text() == "1"
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_sweep_leaves_what_is_not_named_as_ours(tmp_path: Path) -> None:
+    for name in (".notes.new-december", ".bashrc.old-backup01", ".a.new-12345", "b.old-12345678"):
+        (tmp_path / name).write_text("mine")
+    before = sorted(os.listdir(tmp_path))
+    files.sweep_asides(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_where_a_file_system_cannot_lock_work_goes_on_and_sweeps_nothing(tmp_path: Path, monkeypatch) -> None:
+    def cannot(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    (tmp_path / ".a.new-0123abcd").mkdir()  # perhaps somebody else's who is at work
+    monkeypatch.setattr(files.fcntl, "flock", cannot)
+    with files.one_at_a_time(tmp_path), files.locked(tmp_path, "busy") as alone:
+        assert not alone
+    assert len(os.listdir(tmp_path)) == 1
+
+
+def test_damaged_json_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"half": ')
+    with pytest.raises(UserError, match=r"index .* is damaged") as caught:
+        files.read_json(tmp_path / "x.json", "index")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_nearest_name_is_suggested() -> None:
+    assert nearest("goldn", ["golden", "iid"]) == "golden"
+    assert nearest("zzzz", ["golden", "iid"]) is None
+    assert str(unknown("plan", "goldn", ["iid", "golden"])) == (
+        "unknown plan 'goldn': did you mean 'golden'? allowed: golden, iid"
+    )

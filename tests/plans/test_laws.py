@@ -1,0 +1,79 @@
+"""Every plan's u is uniform position by position; the spread ones keep their promises."""
+
+import pytest
+import torch
+from scipy import stats
+
+from unmask.core.errors import UserError
+from unmask.plans.laws import LAWS, draw_u, minimum_distance
+
+SPREAD = ["golden", "van_der_corput", "stride", "dilated"]
+
+
+def draws(plan: str, B: int, L: int, steps: int = 8, seed: int = 0) -> torch.Tensor:
+    return draw_u((B, L), plan, generator=torch.Generator().manual_seed(seed), steps=steps)
+
+
+@pytest.mark.parametrize("L", [1, 7, 12, 33])
+@pytest.mark.parametrize("plan", LAWS)
+def test_each_position_by_itself_is_uniform(plan: str, L: int) -> None:
+    u_BL = draws(plan, 4000, L)
+    assert u_BL.dtype == torch.float64
+    assert u_BL.min() >= 0
+    assert u_BL.max() < 1
+    p_values = [stats.kstest(u_BL[:, i].numpy(), "uniform").pvalue for i in range(L)]
+    assert min(p_values) > 1e-4 / L
+    # a test of this size would see one part in ten pushed aside
+    assert stats.kstest(u_BL[:, 0].numpy() * 0.9, "uniform").pvalue < 1e-10
+
+
+@pytest.mark.parametrize("plan", ["permutation", "van_der_corput"])
+def test_equal_counts_where_they_are_promised(plan: str) -> None:
+    L = 16
+    cells = (draws(plan, 50, L) * L).long()
+    assert all(sorted(row) == list(range(L)) for row in cells.tolist())
+
+
+@pytest.mark.parametrize("L", [24, 100, 257])
+@pytest.mark.parametrize("steps", range(2, 17))
+@pytest.mark.parametrize("plan", SPREAD)
+def test_positions_of_one_step_keep_their_distance(plan: str, steps: int, L: int) -> None:
+    """On N equal intervals of u. What `sample` assigns by rank: tests/sampling/test_spacing.py."""
+    step_BL = (draws(plan, 60, L, steps) * steps).long()
+    promised = minimum_distance(plan, steps)
+    apart = torch.arange(L)[:, None] - torch.arange(L)[None]
+    close = (apart > 0) & (apart < promised)
+    together_BLL = step_BL[:, :, None] == step_BL[:, None, :]
+    assert not bool((together_BLL & close).any())
+
+
+def test_the_promise_is_worth_something() -> None:
+    assert [minimum_distance("golden", n) for n in (2, 3, 5, 7, 12, 16)] == [1, 2, 3, 5, 8, 8]
+    assert [minimum_distance("van_der_corput", n) for n in (2, 4, 8, 16, 12, 7)] == [2, 4, 8, 16, 4, 1]
+    assert [minimum_distance("stride", n) for n in (2, 7, 16)] == [2, 7, 16]
+
+
+def star_discrepancy(u_L: torch.Tensor) -> float:
+    """The 2-D star discrepancy of (i/L, u_i), exactly: the worst corner box, open and closed."""
+    L = u_L.shape[0]
+    edges = torch.cat([u_L.sort().values, u_L.new_ones(1)])
+    first = torch.arange(1, L + 1, dtype=torch.float64)[:, None] / L  # boxes [0, first) hold that many positions
+    below_open = (u_L[:, None] < edges[None]).double().cumsum(0) / L
+    below_closed = (u_L[:, None] <= edges[None]).double().cumsum(0) / L
+    area = first * edges[None]
+    return float(torch.maximum((area - below_open).max(), (below_closed - area).max()))
+
+
+@pytest.mark.parametrize("plan", SPREAD)
+def test_spread_plans_have_lower_discrepancy_than_iid(plan: str) -> None:
+    L = 64
+    ours = [star_discrepancy(row) for row in draws(plan, 40, L, steps=16)]
+    iid = [star_discrepancy(row) for row in draws("iid", 40, L)]
+    assert stats.mannwhitneyu(ours, iid, alternative="less").pvalue < 1e-3
+
+
+def test_unknown_plans_suggest_the_nearest_and_stride_needs_steps() -> None:
+    with pytest.raises(UserError, match="did you mean 'golden'"):
+        draw_u((1, 4), "goldn", generator=torch.Generator())
+    with pytest.raises(UserError, match="steps"):
+        draw_u((1, 4), "stride", generator=torch.Generator())

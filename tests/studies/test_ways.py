@@ -1,0 +1,102 @@
+"""PLAN and PLAN@GRID: which law is run, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
+from unmask.models.dit.network import DiT
+from unmask.plans.grids import make_grid
+from unmask.sampling.sample import sample
+from unmask.studies.fit_grid import fit_grid
+from unmask.studies.ways import fitted_for_others, make_ways
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """(what was fitted, its file): a grid of 4 steps for golden."""
+    model = DiT(9, 16, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0).eval()
+    texts_TL = torch.randint(8, (8, 16), generator=stream(0, "texts"))
+    found = fit_grid(Checkpoint(model), texts_TL, 4, device="cpu")
+    path = tmp_path_factory.mktemp("fitted") / "fitted.json"
+    path.write_text(json.dumps(found.to_json()))
+    return found, path
+
+
+def test_a_plan_runs_on_its_usual_grid_or_on_the_one_it_is_given() -> None:
+    ways = make_ways(["iid", "golden@rank", "iid@cosine", "golden", "confidence@cosine"], [4])
+    assert [(way.name, way.plan) for way in ways] == [
+        ("iid", "iid"), ("golden", "golden"), ("iid@cosine", "iid"), ("confidence@cosine", "confidence"),
+    ]  # fmt: skip
+    assert [way.at(4) for way in ways] == [make_grid(name, 4) for name in ("uniform", "rank", "cosine", "cosine")]
+
+
+def test_a_fitted_grid_serves_every_number_of_steps_up_to_its_own(fitted, tmp_path) -> None:
+    found, path = fitted
+    (way,) = make_ways([f"golden@{path}"], [4, 2])
+    assert way.at(4).times == found.grid.times
+    assert way.at(2).times == found.paths[1].grid().times
+    assert way.at(2).by == "rank"
+    moved = shutil.copy(path, tmp_path / "elsewhere.json")
+    (other,) = make_ways([f"golden@{moved}"], [4])
+    assert other.identity(4) == way.identity(4) != way.identity(2), "a grid is what it does, not where it lies"
+
+
+def test_sampling_in_python_takes_the_files_grid_of_so_many_steps(fitted) -> None:
+    found, path = fitted
+    model = Checkpoint(DiT(9, 16, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0).eval())
+    for steps, times in ((2, found.paths[1].grid().times), (4, found.grid.times), (None, found.grid.times)):
+        drawn = sample(model, 2, steps, grid=path, device="cpu")
+        assert drawn.record["grid"]["times"] == list(times)
+        assert drawn.nfe.tolist() == [steps or 4] * 2
+    with pytest.raises(UserError, match="no grid of 8 steps"):
+        sample(model, 2, 8, grid=path, device="cpu")
+    assert sample(model, 1, device="cpu").record["steps"] == 32, "where nobody says"
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("goldn@rank", "did you mean 'golden'"),
+        ("golden@rnk", "did you mean 'rank'"),
+        ("golden@", "unknown grid"),
+        ("golden@nowhere.json", "nowhere.json"),
+        ("golden@{folder}/bad.json", "is not a grid"),
+        ("golden@{file}", "no grid of 8 steps, only of 1 to 4: .*fit-grid --steps 8"),
+        ("stride@{folder}/stride.json", "no grid of 2 steps, only of 4:"),
+        ("blocks@{file}", r"the plan blocks@.*blocks take the grids uniform, rank or cosine"),
+        ("blocks@mdlm", "blocks take the grids"),
+        ("golden@{folder}/nameless.json", "nameless.json is damaged.*fit-grid"),
+        ("golden@{folder}/listless.json", "listless.json is damaged"),
+        ("golden@{folder}/worded.json", "worded.json is damaged"),
+        ("golden@{folder}/rising.json", "rising.json is damaged"),
+        ("golden@{folder}/longer.json", "longer.json is damaged"),
+    ],
+)
+def test_what_is_no_plan_or_grid_is_one_line(fitted, tmp_path, plan: str, message: str) -> None:
+    found, path = fitted
+    (tmp_path / "bad.json").write_text("{}")
+    (tmp_path / "stride.json").write_text(json.dumps({**found.to_json(), "plan": "stride"}))
+    shorter = {
+        "nameless": [{"times": [1.0, 0.5, 0.0]}], "listless": 3, "rising": [{"steps": 2, "times": [0.1, 0.9]}],
+        "longer": [{"steps": 2, "times": [1.0, 0.6, 0.3, 0.0]}], "worded": [{"steps": 2, "times": "rank"}],
+    }  # fmt: skip
+    for name, half in shorter.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({**found.to_json(), "fitting_half": half}))
+    asked = [4, 8] if plan in ("golden@{file}", "golden@nowhere.json") else [4, 2]
+    with pytest.raises(UserError, match=message) as raised:
+        make_ways([plan.format(folder=tmp_path, file=path)], asked)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_grid_that_was_fitted_for_another_plan_is_taken_and_said(fitted) -> None:
+    _, path = fitted
+    ways = make_ways([f"golden@{path}", f"stride@{path}", "iid@cosine"], [4])
+    (said,) = fitted_for_others(ways, 4)
+    assert f"stride@{path} was fitted for the plan golden" in said
