@@ -9,7 +9,8 @@ from unmask.core.streams import stream
 from unmask.models.denoiser import carry_over, log_probs
 from unmask.objectives.distil.cd4lm import CD4LM
 from unmask.plans.laws import draw_u
-from unmask.processes.times import Curriculum, stratified
+from unmask.objectives.distil.curriculum import Curriculum
+from unmask.processes.times import stratified
 
 MASK, LENGTH, ROWS = 11, 9, 6
 

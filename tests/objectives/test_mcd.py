@@ -16,7 +16,8 @@ from unmask.objectives.base import describe
 from unmask.objectives.distil.mcd import MCD
 from unmask.plans.laws import LAWS, draw_u
 from unmask.processes.schedule import Cosine
-from unmask.processes.times import Curriculum, stratified
+from unmask.objectives.distil.curriculum import Curriculum
+from unmask.processes.times import stratified
 
 MASK, LENGTH, ROWS = 11, 9, 6
 

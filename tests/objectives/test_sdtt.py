@@ -12,7 +12,8 @@ from unmask.models.denoiser import carry_over
 from unmask.objectives.distil.sdtt import SDTT
 from unmask.plans.laws import draw_u
 from unmask.processes.schedule import LogLinear
-from unmask.processes.times import Curriculum, stratified
+from unmask.objectives.distil.curriculum import Curriculum
+from unmask.processes.times import stratified
 from unmask.theory.oracle import Enumerated, sticky
 
 MASK, LENGTH, ROWS = 11, 9, 6

@@ -18,8 +18,8 @@ from unmask.plans.grids import make_grid
 from unmask.plans.moves import keep_surest, locked_moves
 from unmask.plans.plan import TIE, Blocks, Confidence, Locked, make_plan
 from unmask.processes.schedule import LogLinear
-from unmask.sampling import categorical
-from unmask.sampling.categorical import Draw, Law
+from unmask.inference import categorical
+from unmask.inference.categorical import Draw, Law
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.theory.oracle import Enumerated, sticky

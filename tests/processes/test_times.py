@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from unmask.core.errors import UserError
-from unmask.processes.times import Curriculum, cosine_grid, grid_of, mdlm_grid, stratified, uniform_grid
+from unmask.objectives.distil.curriculum import Curriculum
+from unmask.plans.grids import cosine_grid, grid_of, mdlm_grid, uniform_grid
+from unmask.processes.times import stratified
 
 
 def test_stratified_times_hit_every_stratum_once_in_random_order() -> None:

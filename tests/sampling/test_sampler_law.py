@@ -20,7 +20,7 @@ from unmask.plans.remask import Remask, reveal_chance
 from unmask.processes.masked import stay_masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.ancestral import ancestral, masked_shares
-from unmask.sampling.categorical import Law
+from unmask.inference.categorical import Law
 from unmask.sampling.sample import sample
 from unmask.theory.exact import Views, sample_law
 from unmask.theory.oracle import SOURCES, Enumerated

@@ -13,7 +13,7 @@ from unmask.plans.grids import Grid, make_grid
 from unmask.plans.laws import LAWS
 from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, make_plan
 from unmask.processes.schedule import Cosine, LogLinear
-from unmask.sampling.categorical import Law
+from unmask.inference.categorical import Law
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.theory.exact import Views, estimate_kl, kl, kl_given_plan, sample_law
 from unmask.theory.oracle import SOURCES, Enumerated

@@ -12,7 +12,7 @@ from killing import at_update, between_renames, die, small_trainer, walk
 from unmask.checkpoint.io import Checkpoint
 from unmask.core import files
 from unmask.models.dit.network import DiT
-from unmask.processes.times import Curriculum
+from unmask.objectives.distil.curriculum import Curriculum
 from unmask.training import loop
 from unmask.training.guard import Guard
 from unmask.training.rounds import MCD, Rounds

@@ -16,7 +16,7 @@ from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
 from unmask.models.dit.network import DiT
 from unmask.objectives.distil.mcd import MCD
-from unmask.processes.times import Curriculum
+from unmask.objectives.distil.curriculum import Curriculum
 from unmask.training.rounds import METHODS, Rounds, make_rounds
 
 SCRIPT = Path(__file__).with_name("killed_distillation.py")

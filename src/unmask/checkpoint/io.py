@@ -1,10 +1,9 @@
-"""Save and load checkpoints: our own format, and the doors to the foreign ones.
+"""Save and load checkpoints: our own format, and published ones through their family.
 
-Our format is a folder: config.json (shape, schedule, the sha256 of every other file), model.safetensors (the EMA, or
-the only weights), optionally raw.safetensors, tokenizer.json, provenance.json. It is written aside and renamed, so a
-reader finds a whole checkpoint or the one before it; on loading every hash is checked.
-
-Refuses to know how the model came to be.
+Our format is a folder: config.json (family, shape, process, step law, the sha256 of every other file),
+model.safetensors (the EMA, or the only weights), optionally raw.safetensors, tokenizer.json, provenance.json. It is
+written elsewhere and renamed, so a reader finds a whole checkpoint or the one before it; on loading every hash is
+checked.
 """
 
 from __future__ import annotations
@@ -15,21 +14,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from unmask.checkpoint.formats import lightning, mdlm, sdtt
-from unmask.checkpoint.formats.foreign import GPT2_STATES, Foreign, check_kind
+from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
-from unmask.checkpoint.tensors import read_tensors, write_tensors
-from unmask.core.errors import UserError, os_errors, unknown
+from unmask.checkpoint.tensors import check_finite, read_tensors, write_tensors
+from unmask.core.errors import UserError, os_errors, reading, unknown
 from unmask.core.files import fresh_folder, read_json, sha256_file, write_json, write_text
 from unmask.data.tokenizer import Tokenizer
+from unmask.inference.step_law import Factorised, StepLaw, make_step_law, step_law_to_json
 from unmask.models.denoiser import Denoiser
-from unmask.models.dit.layers import Rotary
-from unmask.models.dit.network import DiT, DiTConfig
-from unmask.processes.schedule import LogLinear, Schedule, schedule_named
+from unmask.models.dit.published import GPT2_STATES, LOADABLE
+from unmask.models.family import FAMILIES, assemble, config_to_json, family_named, family_of, plain
+from unmask.processes import Masked, Process, process_named
+from unmask.processes.process import process_to_json
 
-FORMAT, VERSION = "unmask", 1
+FORMAT, VERSION = "unmask", 2
 WEIGHTS = ("ema", "raw")
 FILES = {"ema": "model.safetensors", "raw": "raw.safetensors"}
 CARD = "README.md"
@@ -38,19 +38,46 @@ WRITTEN = {*FILES.values(), "config.json", "tokenizer.json", "provenance.json", 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A model with what it takes to use it. The tokenizer is None only where none is known (toy models)."""
+    """A model with what it takes to use it.
+
+    Args:
+        model: a network, or any other Denoiser
+        process: how its text is corrupted and walked back
+        tokenizer: None only where none is known (toy models)
+        provenance: where it came from
+        step_law: the joint law of the tokens of one step
+        name: what it was loaded as
+    """
 
     model: Denoiser
-    schedule: Schedule = dataclasses.field(default_factory=LogLinear)
+    process: Process = dataclasses.field(default_factory=Masked)
     tokenizer: Tokenizer | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    step_law: StepLaw = dataclasses.field(default_factory=Factorised)
+    name: str = ""
 
     def __post_init__(self) -> None:
-        if self.tokenizer is not None and self.tokenizer.size >= self.model.vocab_size:
+        room = self.model.vocab_size - (self.model.mask_id == self.model.vocab_size - 1)
+        if self.tokenizer is not None and self.tokenizer.size > room:
             raise UserError(
                 f"the tokenizer {self.tokenizer.name!r} has {self.tokenizer.size} tokens, the model "
                 f"{self.model.vocab_size} states with the mask: they do not belong together"
             )
+
+    def __repr__(self) -> str:
+        model, parts = plain(self.model), [Path(self.name).name] if self.name else []
+        if isinstance(model, nn.Module):
+            parts.append(_short(sum(value.numel() for value in model.parameters())))
+        else:
+            parts.append(type(model).__name__)
+        return f"Checkpoint({', '.join([*parts, self.process.name, f'L={model.length}'])})"
+
+
+def _short(count: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
 
 
 def save(
@@ -68,36 +95,33 @@ def save(
         raw: the raw weights (a state dict) beside an EMA
         dtype: store the weights in this floating-point type (bfloat16 halves the size)
     """
-    model = dit_of(checkpoint)
+    model, family = plain(checkpoint.model), family_of(checkpoint.model)
+    if family.name not in FAMILIES:
+        raise UserError(
+            f"a {type(model).__name__} belongs to no registered family: register_family says how to save it"
+        )
     folder = Path(folder)
     refuse_to_replace(folder)
-    with fresh_folder(folder) as aside:
-        write_tensors(aside / FILES["ema"], model.state_dict(), dtype)
+    with fresh_folder(folder) as fresh:
+        write_tensors(fresh / FILES["ema"], model.state_dict(), dtype)
         if raw is not None:
-            write_tensors(aside / FILES["raw"], raw, dtype)
+            write_tensors(fresh / FILES["raw"], raw, dtype)
         if checkpoint.tokenizer is not None:
-            write_text(aside / "tokenizer.json", checkpoint.tokenizer.to_json())
-        write_json(aside / "provenance.json", dict(checkpoint.provenance))
-        schedule = checkpoint.schedule
+            write_text(fresh / "tokenizer.json", checkpoint.tokenizer.to_json())
+        write_json(fresh / "provenance.json", dict(checkpoint.provenance))
         write_json(
-            aside / "config.json",
+            fresh / "config.json",
             {
                 "format": FORMAT,
                 "version": VERSION,
-                "model": dataclasses.asdict(model.config),
-                "schedule": {"name": schedule.name, "eps": schedule.eps},
+                "family": family.name,
+                "model": config_to_json(model),
+                "process": process_to_json(checkpoint.process),
+                "step_law": step_law_to_json(checkpoint.step_law),
                 "tokenizer": checkpoint.tokenizer.name if checkpoint.tokenizer else None,
-                "files": {item.name: sha256_file(item) for item in sorted(aside.iterdir())},
+                "files": {item.name: sha256_file(item) for item in sorted(fresh.iterdir())},
             },
         )
-
-
-def dit_of(checkpoint: Checkpoint) -> DiT:
-    """The checkpoint's network, out of torch.compile's wrapping."""
-    model = getattr(checkpoint.model, "_orig_mod", checkpoint.model)
-    if not isinstance(model, DiT):
-        raise UserError(f"only a DiT can be saved, not a {type(model).__name__}")
-    return model
 
 
 def has_raw(folder: Path) -> bool:
@@ -136,7 +160,7 @@ def load(
     revision: str | None = None,
     device: str | torch.device = "cpu",
 ) -> Checkpoint:
-    """A checkpoint ready to use, its model in eval mode with float32 parameters (float64 stays float64).
+    """A checkpoint ready to use, its model in eval mode and in the precision that it was stored in.
 
     Args:
         source: a folder (ours, a run's, MDLM's or SDTT's), a Lightning .ckpt file, a bundled name, or a hub name
@@ -147,15 +171,16 @@ def load(
     if weights not in WEIGHTS:
         raise unknown("weights", str(weights), WEIGHTS)
     place = _device(device)
-    with os_errors("read", source):
-        path = locate(source, revision)
+    path = locate(source, revision)
+    with os_errors("read", source), reading(path, "the checkpoint", "restore a copy, or save it again"):
         origin = {"source": str(source), "revision": revision, "weights": weights}
         if path.is_dir():
             checkpoint = _from_folder(path, weights, origin)
         else:
-            checkpoint = _from_foreign(lightning.read_file(path, weights), path, origin)
-    dit_of(checkpoint).to(place).eval()
-    return checkpoint
+            metadata, tensors = read_lightning(path, weights)
+            checkpoint = _published("dit", metadata, tensors, path, {**origin, "format": "lightning"})
+    plain(checkpoint.model).to(place).eval()
+    return dataclasses.replace(checkpoint, name=str(source))
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -174,11 +199,14 @@ def _from_folder(folder: Path, weights: Literal["ema", "raw"], origin: Mapping[s
     config = read_json(folder / "config.json", "checkpoint config")
     if config.get("format") == FORMAT:
         return _from_own(folder, config, weights)
-    check_kind(config, str(folder))  # a checkpoint of another kind is named before anything else about it
-    if weights == "raw":
-        raise _one_set(folder)
-    layout = mdlm if "model_type" in config else sdtt  # SDTT's config.json is its Hydra config
-    return _from_foreign(layout.read_folder(folder, config), folder, origin)
+    for family in FAMILIES.values():
+        if family.reads(config):
+            if weights == "raw":
+                raise _one_set(folder)
+            kind = config.get("model_type", "sdtt")  # SDTT's config.json is its Hydra config, which has no such entry
+            tensors = read_tensors(folder / FILES["ema"])
+            return _published(family.name, config, tensors, folder, {**origin, "format": kind})
+    raise UserError(f"{folder} is a checkpoint of no family that is known; {LOADABLE}")
 
 
 def _no_checkpoint(folder: Path) -> UserError:
@@ -200,11 +228,7 @@ def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "
             f"{folder} is of format version {config.get('version')}, this unmask reads {VERSION}: "
             "install the release that wrote it"
         )
-    try:
-        shape, files = DiTConfig(**config["model"]), dict(config["files"])
-        schedule = schedule_named(**config["schedule"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{folder}/config.json is damaged ({error}): restore a copy, or save it again") from error
+    files = dict(config["files"])
     if FILES[weights] not in files:
         raise _one_set(folder)
     for name, digest in files.items():
@@ -215,8 +239,11 @@ def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
         tokenizer = Tokenizer.from_json(text, config.get("tokenizer", "custom"))
     provenance = read_json(folder / "provenance.json", "provenance")
-    model = build(shape, read_tensors(folder / FILES[weights]), str(folder))
-    return Checkpoint(model, schedule, tokenizer, provenance)
+    family, step_law = family_named(config["family"]), dict(config["step_law"])
+    model = _model(family.name, family.config(**config["model"]), read_tensors(folder / FILES[weights]), folder)
+    process = process_named(**config["process"])
+    law = make_step_law(step_law.pop("name"), **step_law)
+    return Checkpoint(model, process, tokenizer, provenance, law)
 
 
 def _check_file(path: Path, digest: str) -> None:
@@ -226,34 +253,19 @@ def _check_file(path: Path, digest: str) -> None:
         raise UserError(f"checkpoint {path.parent} is damaged: {path.name} does not match its sha256; copy it again")
 
 
-def _from_foreign(foreign: Foreign, path: Path, origin: Mapping[str, Any]) -> Checkpoint:
+def _model(family: str, config: Any, weights: Mapping[str, Tensor], where: Path) -> Any:
+    check_finite(weights, str(where))
+    return assemble(family_named(family), config, weights, str(where))
+
+
+def _published(
+    family: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, origin: Mapping[str, Any]
+) -> Checkpoint:
+    config, weights = family_named(family).read(metadata, tensors, str(path))
+    model = _model(family, config, weights, path)
     tokenizer = None
     if (path / "tokenizer.json").is_file():
         tokenizer = Tokenizer.load(path / "tokenizer.json")
-    elif foreign.config.vocab_size == GPT2_STATES:
+    elif model.vocab_size == GPT2_STATES:
         tokenizer = Tokenizer.load("gpt2")
-    provenance = {**origin, "format": foreign.format, "metadata": dict(foreign.metadata)}
-    return Checkpoint(build(foreign.config, foreign.weights, str(path)), LogLinear(), tokenizer, provenance)
-
-
-def build(config: DiTConfig, weights: Mapping[str, Tensor], where: str) -> DiT:
-    """A DiT holding these weights in float32 or better, whatever they were stored in."""
-    with torch.device("meta"):
-        model = DiT.from_config(config)
-    expected = model.state_dict()
-    for name in sorted(expected.keys() | weights.keys()):
-        if name not in weights:
-            raise UserError(f"{where} is incomplete: the tensor {name!r} is missing")
-        if name not in expected:
-            raise UserError(f"{where} does not fit its config: unknown tensor {name!r}")
-        if weights[name].shape != expected[name].shape:
-            raise UserError(
-                f"{where} does not fit its config: {name!r} has shape {tuple(weights[name].shape)}, "
-                f"not {tuple(expected[name].shape)}"
-            )
-    is_double = any(tensor.dtype == torch.float64 for tensor in weights.values())
-    dtype = torch.float64 if is_double else torch.float32
-    copies = {name: tensor.to("cpu", dtype, copy=True) for name, tensor in weights.items()}
-    model.load_state_dict(copies, assign=True)  # Module.to_empty would import sympy: 0.7 s of a cold start
-    model.rotary = Rotary(config.length, config.hidden // config.heads).to(dtype)  # a table, in no checkpoint
-    return model
+    return Checkpoint(model, Masked(), tokenizer, {**origin, "metadata": dict(metadata)})

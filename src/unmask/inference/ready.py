@@ -1,24 +1,22 @@
-"""A model made ready for sampling: on its device, in its precision, folded, compiled if asked, every forward counted.
+"""A model made ready to run: on its device, in its precision, folded, compiled if asked, every forward counted.
 
-Refuses to know plans and steps. Shapes: R rows, L positions, M positions drawn, D features, V states.
+Shapes: R rows, L positions, M chosen positions, D features, V states.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from unmask.core.errors import UserError
-from unmask.models.denoiser import Denoiser
-from unmask.models.dit.folded import FoldedDiT
-from unmask.models.dit.network import DiT
+from unmask.models.denoiser import Denoiser, states_of
+from unmask.models.family import family_of, plain
 
 Precision = Literal["auto", "bf16", "fp32"]
 _FEATURES = 32 * 1024 * 768  # of a forward on a GPU: 32 rows of the 169M model, 512 of a pocket one
@@ -26,54 +24,51 @@ _FEATURES = 32 * 1024 * 768  # of a forward on a GPU: 32 rows of the 169M model,
 _FEWER = 2
 
 
-class _Program(NamedTuple):
-    """What runs: a model in its precision on its device, and its two calls, compiled or not."""
-
-    model: Denoiser
-    features: Callable[[Tensor], Tensor]
-    head: Callable[[Tensor], Tensor]
-    compiled: bool
-
-
-class Body:
+class Ready:
     """The two calls of a Denoiser, as fast as the device allows.
 
     `forwards` counts calls of the body and `rows` the sequences that went through it: NFE is what was really run.
     """
 
-    def __init__(self, program: _Program, device: torch.device) -> None:
-        self.model, self._features, self._head, self.compiled = program
-        self.device, self.draw_device = device, draw_device(device)
+    def __init__(self, model: Denoiser, device: torch.device, compile: bool = False) -> None:
+        self.model, self.device, self.compiled = model, device, compile
+        self.states, self.draw_device = states_of(model), draw_device(device)
         self.forwards = self.rows = 0
         # bound the float64 table of a chunk: half a gigabyte on a GPU, 64 MB elsewhere
         budget = 2**29 if device.type == "cuda" else 2**26
-        self.chunk = max(1, budget // (8 * self.model.vocab_size))
+        self.chunk = max(1, budget // (8 * self.states.size))
+        head = getattr(model, "padded_logits", model.logits)
+        self._body = _Compiled(model.features) if compile else None
+        self._head = torch.compile(head, dynamic=True) if compile else head
 
     @property
     def precision(self) -> str:
         """What the matrices are really in."""
         if not isinstance(self.model, nn.Module):
             return "exact"
-        head = self.model.head if isinstance(self.model, FoldedDiT) else self.model
-        return str(next(head.parameters()).dtype).removeprefix("torch.")
+        head = getattr(self.model, "head", self.model)
+        return str(next(iter(head.parameters()), torch.empty(0)).dtype).removeprefix("torch.")
 
     def expect(self, rows: int, length: int) -> None:
         """Batches of so many rows are coming: what is compiled is compiled for them, whatever a step touches first."""
-        if isinstance(self._features, _Compiled):
-            self._features.expect(rows, length)
+        if self._body is not None:
+            self._body.expect(rows, length)
 
-    def features(self, z_RL: Tensor) -> Tensor:
+    def features(self, z_RL: Tensor, time_R: Tensor | None = None) -> Tensor:
+        """The body; `time_R` is for networks that are conditioned on time."""
         self.forwards += 1
         self.rows += z_RL.shape[0]
-        return self._features(z_RL)
-
-    def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of tables of logits, compiled where the model is."""
-        return _compiled_function(function) if self.compiled else function
+        if time_R is not None:
+            return self.model.features(z_RL, time=time_R)  # type: ignore[call-arg]
+        return self._body(z_RL) if self._body is not None else self.model.features(z_RL)
 
     def logits(self, h_MD: Tensor) -> Tensor:
         """May be wider than the vocabulary; the columns beyond it are -inf."""
         return self._head(h_MD)
+
+    def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of tables of logits, compiled where the model is."""
+        return _compiled_function(function) if self.compiled else function
 
 
 @lru_cache
@@ -93,6 +88,12 @@ def is_half(precision: Precision, place: torch.device) -> bool:
     if precision == "bf16" and place.type == "cpu":
         raise UserError("bf16 is for GPUs: on the CPU take precision fp32")
     return precision == "bf16" or (precision == "auto" and place.type == "cuda")
+
+
+def inference_dtype(model: nn.Module, half: bool) -> torch.dtype:
+    """bf16, or float32; float64 weights stay float64."""
+    stored = next((value.dtype for value in model.parameters()), torch.float32)
+    return torch.bfloat16 if half else torch.promote_types(stored, torch.float32)
 
 
 def usual_batch(model: Denoiser, device: torch.device) -> int:
@@ -136,12 +137,12 @@ class _Compiled:
 
 def _graph(function: Callable[[Tensor], Tensor], source: Tensor) -> Callable[[], Tensor]:
     """`function(source)` as a CUDA graph, of whatever lies in `source` when it is called."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):  # compile and settle every kernel before the capture
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):  # compile and settle every kernel before the capture
         for _ in range(3):
             function(source)
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = function(source)
@@ -153,45 +154,28 @@ def _graph(function: Callable[[Tensor], Tensor], source: Tensor) -> Callable[[],
     return replay
 
 
-def prepare(model: Denoiser, place: torch.device, precision: Precision = "auto", compile: bool = False) -> Body:
-    """A model ready to sample. Models that are not networks (oracles) are used as they are, on the CPU."""
-    if not isinstance(model, nn.Module):
-        return Body(_program(model), torch.device("cpu"))
+# what is ready for a model's weights is kept while the model lives: copying costs memory, compiling takes minutes
+_KEPT: WeakKeyDictionary[nn.Module, tuple[object, Ready]] = WeakKeyDictionary()
+
+
+def make_ready(model: Denoiser, place: torch.device, precision: Precision = "auto", compile: bool = False) -> Ready:
+    """A model ready to run; the caller's stays where it is, and in its mode.
+
+    Models that are not networks (oracles) are used as they are, on the CPU. The copy of a network is kept for the next
+    call, and made again once the weights have changed.
+    """
+    if not isinstance(plain(model), nn.Module):
+        return Ready(model, torch.device("cpu"))
     half = is_half(precision, place)
-    return Body(_compiled(model, place, half) if compile else _program(_ready(model, place, half)), place)
-
-
-def _ready(model: Denoiser, place: torch.device, half: bool) -> Denoiser:
-    """A copy of the model there; the caller's stays where it is, and in its mode."""
-    assert isinstance(model, nn.Module)
-    if isinstance(model, DiT):
-        return FoldedDiT(model, torch.bfloat16 if half else next(model.parameters()).dtype).to(place)
-    own = copy.deepcopy(model).to(place).eval()
-    return own.to(torch.bfloat16) if half else own
-
-
-def _program(model: Denoiser) -> _Program:
-    return _Program(model, model.features, getattr(model, "padded_logits", model.logits), False)
-
-
-# compiling takes longer than most draws: once for a model's weights, not once a call
-_KEPT: WeakKeyDictionary[nn.Module, tuple[object, _Program]] = WeakKeyDictionary()
-
-
-def _compiled(model: Denoiser, place: torch.device, half: bool) -> _Program:
-    """Compiled for the model as it is now; kept as long as it lives, and made again once its weights have changed."""
-    assert isinstance(model, nn.Module)
-    weights = [*model.parameters(), *model.buffers()]
+    weights = [*model.parameters(), *model.buffers()]  # type: ignore[attr-defined]
     tells = not any(w.is_inference() for w in weights)  # weights made in inference mode never say that they changed
-    now = (place, half, [(w.data_ptr(), w._version) for w in weights]) if tells else None
-    then, program = _KEPT.get(model, (None, None))
-    if program is None or now is None or then != now:
-        plain = _program(_ready(model, place, half))
-        program = _Program(
-            plain.model,
-            _Compiled(plain.features),
-            torch.compile(plain.head, dynamic=True),
-            True,
-        )
-        _KEPT[model] = now, program
-    return program
+    now = (place, half, compile, [(w.data_ptr(), w._version) for w in weights]) if tells else None
+    then, ready = _KEPT.get(plain(model), (None, None))
+    if ready is None or now is None or then != now:
+        network = plain(model)
+        made = family_of(network).inference(network, inference_dtype(network, half), place)
+        ready = Ready(made, place, compile)  # type: ignore[arg-type]
+        if made is not network:  # it would keep itself alive
+            _KEPT[network] = now, ready
+    ready.forwards = ready.rows = 0
+    return ready

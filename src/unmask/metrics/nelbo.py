@@ -25,6 +25,7 @@ from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import stream
+from unmask.inference.categorical import Law
 from unmask.inference.ready import Precision, prepare, usual_batch
 from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks
 from unmask.metrics.score import Ratio, Score
@@ -32,7 +33,6 @@ from unmask.metrics.texts import Texts, check_same_tokenizer
 from unmask.models.denoiser import Denoiser, check_masked
 from unmask.plans.grids import Grid
 from unmask.plans.plan import Plan, by_threshold, choose_grid, make_plan
-from unmask.sampling.categorical import Law
 from unmask.sampling.teacher_forcing import teacher_force
 
 Progress = Callable[[int, int], None]  # done, of how many

@@ -1,4 +1,6 @@
-"""The denoiser and its network: from masked tokens to a distribution over clean ones.
+"""Denoisers, the families they belong to, and the families that come with the package."""
 
-Refuses to know schedules, corpora, files and processes.
-"""
+from unmask.models import dit
+from unmask.models.family import FAMILIES, Family, family_named, family_of, register_family
+
+__all__ = ["FAMILIES", "Family", "dit", "family_named", "family_of", "register_family"]

@@ -1,8 +1,8 @@
-"""What every sampler and loss may ask of a model, and the carry-over rule (SUBS) that turns logits into a law.
+"""What every sampler and loss may ask of a model, and the rule that turns its logits into a law over tokens.
 
-Refuses to know any network: an exact oracle that returns its posterior as features is a Denoiser too.
+An exact oracle that returns its posterior as features is a Denoiser too.
 
-Shapes: B sequences, L positions, D features, V = K states, the mask included.
+Shapes: B sequences, L positions, D features, V states.
 """
 
 from __future__ import annotations
@@ -13,40 +13,52 @@ import torch
 from torch import Tensor
 
 from unmask.core.errors import UserError
+from unmask.processes import States
 
 MASK_LOGIT = -1e6  # stands for log 0; finite, so that differences and products with zero stay finite
 
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """Body and head are separate calls, so that the head runs on chosen positions only."""
+    """Body and head are separate calls, so that the head runs on chosen positions only.
+
+    A network that is conditioned on time takes `features(z, time=...)`, one number a text (Process.condition says
+    which); one that takes soft inputs has `embed(z)`, and its `features` also takes what that returns.
+    """
 
     @property
     def vocab_size(self) -> int:
-        """K: the tokens and the mask."""
+        """V: all states, the mask included where there is one."""
 
     @property
-    def mask_id(self) -> int: ...
+    def mask_id(self) -> int | None:
+        """The mask, which may be any state; None: there is none."""
 
     @property
     def length(self) -> int:
         """The longest sequence it takes."""
 
     def features(self, z: Tensor) -> Tensor:
-        """h_BLD of a masked view z_BL."""
+        """h_BLD of corrupted tokens z_BL."""
 
     def logits(self, h: Tensor) -> Tensor:
         """logits_...V of features at any selection of positions h_...D."""
 
 
-def without_mask(logits: Tensor, mask_id: int) -> Tensor:
+def states_of(model: Denoiser) -> States:
+    """The states that a model knows."""
+    return States(model.vocab_size, model.mask_id)
+
+
+def without_mask(logits: Tensor, mask_id: int | None) -> Tensor:
     """Logits with the mask ruled out; at least float32 whatever they came in."""
     logits_V = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
-    logits_V[..., mask_id] = MASK_LOGIT
+    if mask_id is not None:
+        logits_V[..., mask_id] = MASK_LOGIT
     return logits_V
 
 
-def log_probs(logits: Tensor, mask_id: int) -> Tensor:
+def log_probs(logits: Tensor, mask_id: int | None) -> Tensor:
     """log p(x_0 = v) over the last axis, the mask ruled out."""
     return without_mask(logits, mask_id).log_softmax(-1)
 
@@ -59,7 +71,17 @@ def carry_over(logits_BLV: Tensor, z_BL: Tensor, mask_id: int) -> Tensor:
     return torch.where(masked_BL1, logp_BLV, point_BLV)
 
 
-def check_masked(model: object) -> None:
-    """Refuse what has no mask state to fill: a causal model, or something else altogether."""
-    if getattr(model, "mask_id", None) is None or getattr(getattr(model, "config", None), "causal", False):
-        raise UserError("this model has no mask state (a causal one has none): give a masked-diffusion model")
+def is_causal(model: object) -> bool:
+    """Whether a model reads from left to right only."""
+    return bool(getattr(getattr(model, "config", None), "causal", False))
+
+
+def check_denoiser(model: object) -> None:
+    """Refuse what cannot fill in blanks: a causal model, or something that is no model."""
+    if is_causal(model):
+        raise UserError("this model is causal and has no mask state to fill: give a diffusion model")
+    if not isinstance(model, Denoiser):
+        raise UserError(
+            f"a {type(model).__name__} is no model that unmask can use: give a Checkpoint, or a network with features, "
+            "logits, vocab_size, mask_id and length"
+        )

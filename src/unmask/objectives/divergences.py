@@ -1,10 +1,8 @@
 """How far a predicted law is from its target, position by position, with its slope: the derivative by the logits.
 
 Slopes are written by hand because autograd keeps several tables of N x V for what needs one, and because a loss that
-brings its slope along can be computed piece by piece and let go (lean.py). With p = softmax(logits) and f a function of
+brings its slope along can be computed piece by piece and let go (head_loss.py). With p = softmax(logits) and f a function of
 p, the slope is p (g - sum p g) where g = df/dp.
-
-Refuses to know which positions, and where a target comes from: callers hand over the logits of both.
 
 Shapes: N or C chosen positions, V = K states, the mask included (or more columns, all ruled out).
 """
@@ -95,3 +93,12 @@ def cross_entropy(logits_CV: Tensor, token_C: Tensor) -> Scored:
 def point_mass(token_C: Tensor, like_CV: Tensor) -> Tensor:
     """The carry-over rule where a teacher sees the token: log-probability 0 there, MASK_LOGIT everywhere else."""
     return torch.full_like(like_CV, MASK_LOGIT).scatter_(-1, token_C[:, None], 0.0)
+
+
+def by_autograd(loss: Callable[[Tensor], Tensor], logits_CV: Tensor) -> Scored:
+    """A loss without a slope of its own, differentiated here: several tables of C x V, for losses that nobody tuned."""
+    with torch.enable_grad():
+        leaf_CV = at_least_float32(logits_CV).detach().requires_grad_(True)
+        loss_C = loss(leaf_CV)
+        (slope_CV,) = torch.autograd.grad(loss_C.sum(), leaf_CV)
+    return Scored(loss_C.detach(), slope_CV.to(logits_CV.dtype))

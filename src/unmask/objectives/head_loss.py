@@ -5,9 +5,7 @@ given its losses and its slope, the slope goes through the head's matrix at once
 is kept are derivatives as small as the features and the matrix themselves. So nothing is computed twice in the
 backward pass either: the head costs one product forward and two backward, as it does with the whole table.
 
-The price: how much each position's loss will weigh has to be known beforehand, up to a common factor (`pull_N`).
-
-Refuses to know any loss: a `Score` brings it, with its slope.
+The price: how much each position's loss will weigh has to be known beforehand, up to a common factor (`weight_N`).
 
 Shapes: N chosen positions, C of them in a piece, D features, V states, W >= V columns (the rest is padding).
 """
@@ -21,16 +19,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from unmask.models.denoiser import MASK_LOGIT, Denoiser
-from unmask.models.dit.folded import HEAD_MULTIPLE
-from unmask.models.dit.network import DiT
+from unmask.models.family import family_of
 from unmask.objectives.divergences import Scored
 
 Score = Callable[[Tensor, slice], Scored]  # of a piece's logits_CW (the mask ruled out) and its place among the N
 
+HEAD_MULTIPLE = 256  # columns on a GPU
 TABLE_BYTES = {"cuda": 1 << 29, "cpu": 1 << 22}  # of one piece: large enough for fast products, small enough for caches
 
 
@@ -74,11 +72,11 @@ class Fusible:
 
 
 def head_loss(
-    student: Denoiser, h_ND: Tensor, sizes: Sequence[int], score: Score, pull_N: Tensor | None = None
+    student: Denoiser, h_ND: Tensor, sizes: Sequence[int], score: Score, weight_N: Tensor | None = None
 ) -> Tensor:
     """The loss at N positions from their features, differentiable by features and head.
 
-    A model whose head ends in a matrix product (the DiT) never holds more than a piece of its logits; of any other
+    A model whose head ends in a matrix product (its family says so) never holds more than a piece of its logits; of any other
     Denoiser the logits of the N positions are asked for at once.
 
     Args:
@@ -86,14 +84,14 @@ def head_loss(
         h_ND: its features at the positions that carry loss.
         sizes: of the pieces; they sum to N.
         score: the loss of a piece.
-        pull_N: what each loss will be multiplied by on its way into the total, up to a common factor; None: the same.
+        weight_N: what each loss will be multiplied by on its way into the total, up to a common factor; None: the same.
     """
     assert sum(sizes) == len(h_ND)
     pieces = _Pieces(sizes, score, student.mask_id, torch.is_grad_enabled())
-    pull_N = torch.ones(len(h_ND), dtype=torch.float32, device=h_ND.device) if pull_N is None else pull_N
-    if isinstance(student, DiT):
-        return student.logits(h_ND, product=lambda x, weight, bias: _HeadLoss.apply(x, weight, bias, pull_N, pieces))
-    loss_N: Tensor = _HeadLoss.apply(student.logits(h_ND), None, None, pull_N, pieces)
+    weight_N = torch.ones(len(h_ND), dtype=torch.float32, device=h_ND.device) if weight_N is None else weight_N
+    if isinstance(student, nn.Module) and (head := family_of(student).head(student)):
+        return head(h_ND, lambda x, weight, bias: _HeadLoss.apply(x, weight, bias, weight_N, pieces))
+    loss_N: Tensor = _HeadLoss.apply(student.logits(h_ND), None, None, weight_N, pieces)
     return loss_N
 
 
@@ -101,7 +99,7 @@ def head_loss(
 class _Pieces:
     sizes: Sequence[int]
     score: Score
-    mask_id: int
+    mask_id: int | None
     with_slopes: bool
 
     def __iter__(self) -> Iterator[slice]:
@@ -116,7 +114,7 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_ND: Tensor, weight_VD: Tensor | None, bias_V: Tensor | None, pull_N: Tensor, pieces: _Pieces
+        ctx: Any, x_ND: Tensor, weight_VD: Tensor | None, bias_V: Tensor | None, weight_N: Tensor, pieces: _Pieces
     ) -> Tensor:
         head: _Identity | _Linear
         if weight_VD is None or bias_V is None:
@@ -129,32 +127,32 @@ class _HeadLoss(torch.autograd.Function):
             scored = pieces.score(logits_CW, part)
             loss_N[part] = scored.loss_C
             if pieces.with_slopes:
-                head.descend(part, scored.slope_CV, pull_N[part])
+                head.descend(part, scored.slope_CV, weight_N[part])
         if pieces.with_slopes:
-            ctx.save_for_backward(pull_N, head.grad_x, head.grad_weight, head.grad_bias)
+            ctx.save_for_backward(weight_N, head.grad_x, head.grad_weight, head.grad_bias)
             ctx.dtype = x_ND.dtype
         return loss_N
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
-        pull_N, grad_x, grad_weight, grad_bias = ctx.saved_tensors
+        weight_N, grad_x, grad_weight, grad_bias = ctx.saved_tensors
         grad_x = (grad_x * grads[0][:, None]).to(ctx.dtype)
         if grad_weight is None:
             return grad_x, None, None, None, None
-        factor = _common_factor(grads[0], pull_N)
+        factor = _common_factor(grads[0], weight_N)
         return grad_x, grad_weight * factor, grad_bias * factor, None, None
 
 
-def _common_factor(grad_N: Tensor, pull_N: Tensor) -> Tensor:
-    """The c in grad = c · pull. There must be one: the head's derivatives were summed with `pull` as weights."""
-    if not len(pull_N):
+def _common_factor(grad_N: Tensor, weight_N: Tensor) -> Tensor:
+    """The c in grad = c · weight. There must be one: the head's derivatives were summed with these weights."""
+    if not len(weight_N):
         return grad_N.new_zeros(())
-    pull_N = pull_N.to(grad_N.dtype)
-    factor = grad_N.sum() / pull_N.sum()
+    weight_N = weight_N.to(grad_N.dtype)
+    factor = grad_N.sum() / weight_N.sum()
     if grad_N.device.type == "mps":  # which has no such assertion before torch 2.13
         return factor
-    is_other = (grad_N - factor * pull_N).abs().amax() > 1e-4 * (factor * pull_N).abs().amax()
+    is_other = (grad_N - factor * weight_N).abs().amax() > 1e-4 * (factor * weight_N).abs().amax()
     # not a number is not another weight: it goes on into the gradient, where training stops for it in words
     torch._assert_async(~is_other, "losses must enter the total with the weights that head_loss was told")
     return factor
@@ -171,10 +169,11 @@ class _Identity:
 
     def logits(self, part: slice) -> Tensor:
         logits_CV = self.logits_NV[part].clone()
-        logits_CV[:, self.mask_id].fill_(MASK_LOGIT)
+        if self.mask_id is not None:
+            logits_CV[:, self.mask_id].fill_(MASK_LOGIT)
         return logits_CV
 
-    def descend(self, part: slice, slope_CV: Tensor, pull_C: Tensor) -> None:
+    def descend(self, part: slice, slope_CV: Tensor, weight_C: Tensor) -> None:
         assert self.grad_x is not None
         self.grad_x[part] = slope_CV
 
@@ -196,7 +195,8 @@ class _Linear:
         extra = -self.V % HEAD_MULTIPLE if x_ND.is_cuda else 0
         self.weight_WD = F.pad(weight_VD.to(dtype), (0, 0, 0, extra)) if extra else weight_VD.to(dtype)
         self.bias_W = F.pad(bias_V.to(dtype, copy=True), (0, extra), value=MASK_LOGIT)
-        self.bias_W[pieces.mask_id].fill_(MASK_LOGIT)  # "= MASK_LOGIT" is a copy from the host, which waits
+        if pieces.mask_id is not None:
+            self.bias_W[pieces.mask_id].fill_(MASK_LOGIT)  # "= MASK_LOGIT" is a copy from the host, which waits
         if pieces.with_slopes:
             self.grad_x = torch.empty_like(self.x_ND)
             self.sum_WD = torch.zeros_like(self.weight_WD, dtype=weight_VD.dtype)
@@ -206,15 +206,15 @@ class _Linear:
     def logits(self, part: slice) -> Tensor:
         return F.linear(self.x_ND[part], self.weight_WD, self.bias_W)
 
-    def descend(self, part: slice, slope_CW: Tensor, pull_C: Tensor) -> None:
+    def descend(self, part: slice, slope_CW: Tensor, weight_C: Tensor) -> None:
         assert self.grad_x is not None
         torch.mm(slope_CW, self.weight_WD, out=self.grad_x[part])
-        pulled_CD = (self.x_ND[part] * pull_C[:, None]).to(slope_CW.dtype)
+        weighted_CD = (self.x_ND[part] * weight_C[:, None]).to(slope_CW.dtype)
         if self.sum_WD.dtype == slope_CW.dtype:
-            self.sum_WD.addmm_(slope_CW.t(), pulled_CD)
+            self.sum_WD.addmm_(slope_CW.t(), weighted_CD)
         else:  # bf16 products, float32 sums
-            self.sum_WD.add_(slope_CW.t() @ pulled_CD)
-        self.sum_W.add_(slope_CW.t() @ pull_C.to(slope_CW.dtype))
+            self.sum_WD.add_(slope_CW.t() @ weighted_CD)
+        self.sum_W.add_(slope_CW.t() @ weight_C.to(slope_CW.dtype))
 
 
 def _product_dtype(device: torch.device) -> torch.dtype | None:

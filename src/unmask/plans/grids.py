@@ -9,6 +9,7 @@ Shapes: B sequences, L positions, C cells of [0, 1).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +20,51 @@ from torch import Tensor
 
 from unmask.core.errors import UserError, unknown
 from unmask.core.files import read_json
-from unmask.processes import times
 from unmask.processes.schedule import Schedule
+
+MDLM_EPS = 1e-5  # the published sampler's last time; what is still masked there is filled by argmax
+
+
+def _check_steps(steps: int) -> None:
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, not {steps}")
+
+
+def uniform_grid(steps: int) -> Tensor:
+    """t_k = 1 - k/N."""
+    _check_steps(steps)
+    return 1 - torch.arange(steps + 1, dtype=torch.float64) / steps
+
+
+def cosine_grid(steps: int) -> Tensor:
+    """t_k = cos(pi k / 2N): few tokens a step at first, many at the end."""
+    _check_steps(steps)
+    times = torch.cos(math.pi / 2 * torch.arange(steps + 1, dtype=torch.float64) / steps)
+    times[-1] = 0
+    return times
+
+
+def mdlm_grid(steps: int) -> Tensor:
+    """t_k = 1 - k(1 - 1e-5)/N, the published grid. It ends at 1e-5, not 0."""
+    _check_steps(steps)
+    return 1 - torch.arange(steps + 1, dtype=torch.float64) * ((1 - MDLM_EPS) / steps)
+
+
+def grid_of(times: Sequence[float]) -> Tensor:
+    """A user's list of times as a grid: falling from 1 to 0; the two ends are added if left out."""
+    grid = torch.tensor([float(time) for time in times], dtype=torch.float64)
+    if grid.numel() == 0 or bool(((grid < 0) | (grid > 1) | ~grid.isfinite()).any()):
+        raise UserError(f"a grid is a list of times between 1 and 0, not {list(times)}")
+    if grid[0] != 1:
+        grid = torch.cat([grid.new_ones(1), grid])
+    if grid[-1] != 0:
+        grid = torch.cat([grid, grid.new_zeros(1)])
+    if not bool((grid[1:] < grid[:-1]).all()):
+        raise UserError(f"a grid's times must fall from 1 to 0, not {list(times)}")
+    return grid
+
+
+GRIDS = {"uniform": uniform_grid, "cosine": cosine_grid, "mdlm": mdlm_grid}
 
 
 @dataclass(frozen=True)
@@ -43,8 +87,8 @@ class Grid:
 
 def _named(name: str, steps: int) -> Grid:
     if name == "rank":
-        return Grid("rank", tuple(times.uniform_grid(steps).tolist()), by="rank")
-    return Grid(name, tuple(times.GRIDS[name](steps).tolist()), argmax_tail=name == "mdlm")
+        return Grid("rank", tuple(uniform_grid(steps).tolist()), by="rank")
+    return Grid(name, tuple(GRIDS[name](steps).tolist()), argmax_tail=name == "mdlm")
 
 
 def usual_grid(plan: str) -> str:
@@ -52,7 +96,7 @@ def usual_grid(plan: str) -> str:
     return "uniform" if plan == "iid" else "rank"
 
 
-GRID_NAMES = (*times.GRIDS, "rank")
+GRID_NAMES = (*GRIDS, "rank")
 STEPS = 32  # where nobody says
 
 
@@ -70,7 +114,7 @@ def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int | None = Non
         if Path(grid).suffix == ".json":
             return read_grid(Path(grid), steps)
         raise unknown("grid", str(grid), [*GRID_NAMES, "a fitted grid's .json file"])
-    made = grid if isinstance(grid, Grid) else Grid("list", tuple(times.grid_of(grid).tolist()))
+    made = grid if isinstance(grid, Grid) else Grid("list", tuple(grid_of(grid).tolist()))
     if steps not in (None, made.steps):
         raise UserError(f"this grid has {made.steps} steps, and {steps} were asked for: leave out steps")
     return made
@@ -99,7 +143,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Grid]:
     content = read_json(path, "grid")
     try:
         fitted = content["grid"]
-        checked = times.grid_of(fitted["times"])
+        checked = grid_of(fitted["times"])
         by = fitted["by"]
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is not a grid: make one with `unmask fit-grid`") from error
@@ -116,7 +160,7 @@ def _shorter(path: Path, content: dict[str, Any], grid: Grid) -> dict[int, tuple
     # the order of `stride` depends on the number of steps, so that its paths of fewer steps cut another order
     found = [] if grid.fitted_for == "stride" else content.get("fitting_half") or []
     try:
-        shorter = {int(one["steps"]): tuple(times.grid_of(one["times"]).tolist()) for one in found}
+        shorter = {int(one["steps"]): tuple(grid_of(one["times"]).tolist()) for one in found}
         assert all(len(edges) == n + 1 for n, edges in shorter.items())
     except (KeyError, TypeError, ValueError, AssertionError, UserError) as error:
         raise UserError(
@@ -144,7 +188,7 @@ def assign_steps(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule,
     """The step 0..N-1 at which each blank position is revealed, N for the argmax tail, -1 where nothing is blank.
 
     u is uniform on [0, 1). Sampling starts all masked, so the locked scalar is gamma_1 + (1 - gamma_1) u.
-    `cells`: of the plan that u is from (plans.laws.cells_of); a grid by rank counts within each.
+    `cells`: of the plan that u is from (Locked.cells); a grid by rank counts within each.
     """
     if grid.by == "rank":
         return _steps_by_rank(u_BL, blank_BL, grid, cells)

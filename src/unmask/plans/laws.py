@@ -1,21 +1,18 @@
-"""Where u comes from. Position i is revealed when gamma passes u_i, so a law of u is a law of reveal orders.
+"""Laws of u. Position i is revealed when gamma passes u_i, so a law of u is a law of orders.
 
 In every plan each u_i by itself is uniform on [0, 1); plans differ in how positions go together. Spreading u evenly
 over positions keeps neighbours out of one step, where drawing them independently is worst. Positions are never
 wrapped modulo L, so any length works and no two ends are taken for neighbours.
 
-Refuses to know tokens, models and grids. Shapes: B sequences, L positions.
+Shapes: B sequences, L positions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
-
-from unmask.core.errors import UserError, unknown
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 _BITS = 53  # of a float64 in [0, 1)
@@ -54,8 +51,7 @@ def van_der_corput(B: int, L: int, generator: torch.Generator, steps: int | None
 
 def stride(B: int, L: int, generator: torch.Generator, steps: int | None) -> Tensor:
     """Residue classes modulo `steps` in random order: step k of N reveals every N-th position."""
-    if steps is None:
-        raise UserError("the plan 'stride' is made for one number of steps: give steps")
+    assert steps is not None, "draw_u asks for them"
     order_BN = _uniform((B, steps), generator).argsort(dim=1)
     return (order_BN[:, torch.arange(L) % steps] + _uniform((B, L), generator)) / steps
 
@@ -77,57 +73,9 @@ def dilated(B: int, L: int, generator: torch.Generator, steps: int | None) -> Te
     return (rank_BL + _uniform((B, L), generator)) / P
 
 
-LAWS: dict[str, Callable[[int, int, torch.Generator, int | None], Tensor]] = {
-    "iid": iid,
-    "permutation": permutation,
-    "golden": golden,
-    "van_der_corput": van_der_corput,
-    "stride": stride,
-    "dilated": dilated,
-}
-
-
-def draw_u(shape: tuple[int, int], plan: str, *, generator: torch.Generator, steps: int | None = None) -> Tensor:
-    """u for B sequences of L positions under a plan: (B, L) float64 in [0, 1), on the CPU.
-
-    `steps` is the number of sampling steps; only `stride` depends on it.
-    """
-    if plan not in LAWS:
-        raise unknown("plan", plan, LAWS)
-    B, L = shape
-    if L < 1:
-        raise UserError(f"a sequence needs at least 1 position, not {L}")
-    u = LAWS[plan](B, L, generator, steps)
-    return u.clamp_(max=1 - 2.0**-_BITS)  # a sum such as (rank + rand)/L may round up to 1
-
-
-def cells_of(plan: str, steps: int) -> int:
-    """How many equal cells of [0, 1) hold a class of positions each, so that a cut by rank has to keep to them.
-
-    The classes of `stride` differ in size by one unless N divides the length: cut by counts alone, a step would end
-    within a class, and hold neighbours of two. Cells of the other plans hold one position, or there are none.
-    """
-    return steps if plan == "stride" else 1
-
-
-def minimum_distance(plan: str, steps: int) -> int:
-    """The least distance between two positions with u in one interval [k/N, (k+1)/N), whatever the length: a promise.
-
-    golden: the smallest q with |q/phi - nearest integer| < 1/N (1, 2, 3, 5, 8, ... as N grows).
-    van_der_corput: the largest power of two that divides N, so N itself only if N is one.
-    stride: N. dilated: 2 for even N. The others promise nothing.
-    """
-    if plan not in LAWS:
-        raise unknown("plan", plan, LAWS)
-    if plan == "golden":
-        q = 1
-        while abs(q * GOLDEN - round(q * GOLDEN)) >= 1 / steps:
-            q += 1
-        return q
-    if plan == "van_der_corput":
-        return steps & -steps
-    if plan == "stride":
-        return steps
-    if plan == "dilated":
-        return 2 if steps % 2 == 0 else 1
-    return 1
+def golden_distance(steps: int) -> int:
+    """The smallest q with |q/phi - nearest integer| < 1/N: 1, 2, 3, 5, 8, ... as N grows."""
+    q = 1
+    while abs(q * GOLDEN - round(q * GOLDEN)) >= 1 / steps:
+        q += 1
+    return q

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.plans.grids import Grid
@@ -40,8 +40,8 @@ class Move:
     """One step: positions to reveal, the rows they are in, positions to mask again.
 
     Positions and rows are on the model's device, quotas on the CPU; `local_M` counts through the table of those rows.
-    `quota_B` and `tie_M` are for adaptive plans: of the candidates in `reveal_M` each row keeps so many, the surest, of
-    equally sure ones those with the lowest number.
+    `quota_B` and `tie_M` are for adaptive plans: of the candidates in `reveal_M` each row keeps so many, the most
+    confident, of equally confident ones those with the lowest number.
     """
 
     step: int
@@ -53,6 +53,7 @@ class Move:
     quota_B: Tensor | None = None
     tie_M: Tensor | None = None
     argmax: bool = False
+    times: tuple[float, float] | None = None  # (t, s), for a process that draws from its posterior
 
     @classmethod
     def at(cls, step: int, steps: int, reveal_BL: Tensor, device: torch.device, **more: Any) -> Move:
@@ -111,19 +112,37 @@ def adaptive_moves(assigned: Assignment, state: State, mask_id: int, by_threshol
             return
 
 
-def keep_surest(surety_M: Tensor, row_M: Tensor, quota_B: Tensor, tie_M: Tensor, passing_M: Tensor | None) -> Tensor:
-    """Which candidates to reveal: the `quota` surest of each row, of equally sure ones the lowest in `tie`; and all
-    that pass."""
-    by_surety = surety_M.argsort(descending=True, stable=True)
-    order = by_surety[row_M[by_surety].argsort(stable=True)]  # rows together, the surest first in each
-    is_less = (surety_M[order].diff() < -TIE) | (row_M[order].diff() > 0)
-    tied = F.pad(is_less.long().cumsum(0), (1, 0))  # one number for all that tie
-    order = order[(tied * len(order) + tie_M.argsort().argsort()[order]).argsort()]
+def keep_most_confident(
+    confidence_M: Tensor, row_M: Tensor, quota_B: Tensor, tie_M: Tensor, passing_M: Tensor | None
+) -> Tensor:
+    """Which candidates to reveal: of each row the `quota` most confident ones, and all that pass.
+
+    Whoever is within TIE of the last one that fits ties with it, and of those the lowest in `tie` go first.
+    """
+    by_confidence = confidence_M.argsort(descending=True, stable=True)
+    order = by_confidence[row_M[by_confidence].argsort(stable=True)]  # rows together, the most confident first in each
     counts_B = torch.bincount(row_M, minlength=len(quota_B))
-    start_M = (counts_B.cumsum(0) - counts_B)[row_M[order]]
+    start_B = counts_B.cumsum(0) - counts_B
+    last_B = start_B + quota_B.minimum(counts_B).clamp(min=1) - 1  # the place of the last one that fits
+    ahead_M = confidence_M - confidence_M[order][last_B.clamp(max=len(order) - 1)][row_M]
+    class_M = torch.where(ahead_M.abs() < TIE, 1, torch.where(ahead_M > 0, 0, 2))  # surely in, tied, out
+    by_tie = tie_M.argsort(stable=True)
+    by_class = by_tie[class_M[by_tie].argsort(stable=True)]
+    order = by_class[row_M[by_class].argsort(stable=True)]
     keep_M = torch.zeros_like(row_M, dtype=torch.bool)
-    keep_M[order] = torch.arange(len(row_M)) - start_M < quota_B[row_M[order]]
+    keep_M[order] = torch.arange(len(row_M)) - start_B[row_M[order]] < quota_B[row_M[order]]
     return keep_M if passing_M is None else keep_M | passing_M
+
+
+def every_move(
+    grid: Grid, blank_BL: Tensor, state: State, generators: list[torch.Generator]
+) -> Iterator[Move]:  # fmt: skip
+    """Every blank position at every step, with fresh noise for each: a process that goes by no plan."""
+    L = blank_BL.shape[1]
+    for step, times in enumerate(pairwise(grid.times)):
+        noise = [torch.rand(L, generator=g, dtype=torch.float64) for g in generators]
+        state.uniform_BL.copy_(torch.stack(noise))
+        yield Move.at(step, grid.steps, blank_BL, state.z_BL.device, times=times)
 
 
 def remasking_moves(

@@ -1,4 +1,4 @@
-"""Reveal plans: which positions each step reveals.
+"""Plans: which positions each step reveals.
 
 *Locked* plans are known before the first forward (scalar trajectory locking), so a step runs the vocabulary head and
 the draw on its own positions only. *Adaptive* plans know only how many positions a step reveals, and look at the
@@ -10,21 +10,21 @@ Shapes: B sequences, L positions, M candidates, C blocks.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from unmask.core.errors import UserError, unknown
+from unmask.plans import laws
 from unmask.plans.grids import STEPS, Grid, assign_steps, make_grid
-from unmask.plans.laws import LAWS, cells_of, draw_u
 from unmask.processes.schedule import Schedule
 
-# Sureties this near are equal. Where nothing is visible yet those of all positions of a DiT are, and what tells them
+# Confidences this near are equal. Where nothing is visible yet those of all positions of a DiT are; what tells them
 # apart is the rounding of float32 (2e-7), which changes with the size of the batch: it must not choose.
 TIE = 1e-5
 
@@ -34,7 +34,7 @@ class Assignment:
     """What a plan knows before the first forward.
 
     step_BL is the step that reveals a position, -1 where nothing is blank. For an adaptive plan it only says how many
-    positions of which block a step reveals, and `tie_BL` which of equally sure ones goes first: the lower number.
+    positions of which block a step reveals, and `tie_BL` which of equally confident ones goes first: the lower number.
     `argmax_step` is MDLM's noise removal: that step takes the likeliest token.
     """
 
@@ -51,35 +51,54 @@ def _assign(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule, cell
     return Assignment(step_BL, torch.zeros_like(step_BL), grid.steps + (tail is not None), tail)
 
 
+Law = Callable[[int, int, torch.Generator, int | None], Tensor]  # (B, L, generator, steps) -> u_BL
+
+
 @dataclass(frozen=True)
 class Locked:
-    """Reveal order from a law of u (plans/laws.py)."""
+    """A plan that is one law of u: who is revealed when is known before the first step.
 
-    plan: str = "golden"
-    adaptive: ClassVar[bool] = False
+    Args:
+        name: what users call it
+        law: draws u of B sequences of L positions, float64 in [0, 1); each u_i by itself uniform
+        for_steps: the law is made for one number of steps N, and u falls into N equal cells, one a step. It counts
+            blanks, not positions: N blanks on is at least N positions on, and classes stay equal wherever given words
+            stand
+        distance: a promise: the least distance between two positions with u in one interval [k/N, (k+1)/N), of N
+    """
 
-    def __post_init__(self) -> None:
-        if self.plan not in LAWS:
-            raise unknown("plan", self.plan, LAWS)
+    name: str
+    law: Law
+    for_steps: bool = False
+    distance: Callable[[int], int] = lambda steps: 1
+    rule: ClassVar[None] = None
 
-    @property
-    def name(self) -> str:
-        return self.plan
+    def cells(self, steps: int) -> int:
+        """How many equal cells of [0, 1) hold a class of positions each: a cut by rank has to keep to them.
+
+        Classes differ in size by one unless N divides the length: cut by counts alone, a step would end within a class,
+        and hold neighbours of two.
+        """
+        return steps if self.for_steps else 1
+
+    def draw(self, B: int, L: int, generator: torch.Generator, steps: int | None = None) -> Tensor:
+        """u of B sequences of L positions: (B, L) float64 in [0, 1), on the CPU."""
+        if L < 1:
+            raise UserError(f"a sequence needs at least 1 position, not {L}")
+        if self.for_steps and steps is None:
+            raise UserError(f"the plan {self.name!r} is made for one number of steps: give steps")
+        # a sum such as (rank + rand)/L may round up to 1
+        return self.law(B, L, generator, steps).clamp_(max=1 - 2.0**-53)
 
     def u(self, blank_BL: Tensor, steps: int, generators: list[torch.Generator]) -> Tensor:
-        """u of B sequences, one generator each; of all plans only `stride` looks at the number of steps.
-
-        It counts blanks, not positions: N blanks on is at least N positions on, and its classes stay equal wherever
-        given words stand.
-        """
+        """u of B sequences, one generator each."""
         L = blank_BL.shape[1]
-        u_BL = torch.cat([draw_u((1, L), self.plan, generator=g, steps=steps) for g in generators])
-        return u_BL.gather(1, _as_if_together(blank_BL)) if self.plan == "stride" else u_BL
+        u_BL = torch.cat([self.draw(1, L, g, steps) for g in generators])
+        return u_BL.gather(1, _as_if_together(blank_BL)) if self.for_steps else u_BL
 
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
         """The steps of B sequences, one generator each."""
-        u_BL = self.u(blank_BL, grid.steps, generators)
-        return _assign(u_BL, blank_BL, grid, schedule, cells_of(self.plan, grid.steps))
+        return _assign(self.u(blank_BL, grid.steps, generators), blank_BL, grid, schedule, self.cells(grid.steps))
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name}
@@ -91,12 +110,15 @@ def _as_if_together(blank_BL: Tensor) -> Tensor:
     return (first_B1 + blank_BL.cumsum(1) - 1).clamp(min=0)
 
 
+GOLDEN = Locked("golden", laws.golden, distance=laws.golden_distance)
+
+
 @dataclass(frozen=True)
 class LeftToRight:
     """Reading order. Known beforehand, so it is as cheap as a locked plan."""
 
     name: ClassVar[str] = "left_to_right"
-    adaptive: ClassVar[bool] = False
+    rule: ClassVar[None] = None
 
     def u(self, blank_BL: Tensor, steps: int, generators: list[torch.Generator]) -> Tensor:
         """Rises evenly over the blanks."""
@@ -113,17 +135,16 @@ class LeftToRight:
 
 @dataclass(frozen=True)
 class Confidence:
-    """The surest positions first: highest top probability, or lowest entropy.
+    """The most confident positions first: highest top probability, or lowest entropy.
 
     Each step reveals the grid's count; with a threshold (a probability, or nats of entropy) it reveals every position
     that passes it, and at least one. Positions are chosen before their tokens are drawn, so log q stays exact. Chance
-    decides between equally sure ones, as all are to most networks while nothing is visible: the leftmost, say, would be
+    decides between equally confident ones, as all are to most networks while nothing is visible: the leftmost, say, would be
     neighbours, the worst to reveal together.
     """
 
     score: Literal["probability", "entropy"] = "probability"
     threshold: float | None = None
-    adaptive: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.score not in ("probability", "entropy"):
@@ -137,23 +158,27 @@ class Confidence:
     def name(self) -> str:
         return "confidence" if self.score == "probability" else "entropy"
 
+    @property
+    def rule(self) -> Confidence:
+        return self
+
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
         """Counts and ties: counts of the grid on evenly spread u; with a threshold up to as many steps as blanks."""
         if self.threshold is not None:
             grid = make_grid("rank", max(1, int(blank_BL.sum(1).max())))
         counts = LeftToRight().assign(blank_BL, replace(grid, argmax_tail=False), schedule, generators)
-        return replace(counts, tie_BL=Locked("iid").u(blank_BL, grid.steps, generators))
+        return replace(counts, tie_BL=IID.u(blank_BL, grid.steps, generators))
 
-    def surety(self, log_p_MV: Tensor) -> Tensor:
-        """One number a candidate, higher is surer."""
+    def confidence(self, log_p_MV: Tensor) -> Tensor:
+        """One number a candidate, higher is more confident."""
         if self.score == "probability":
             return log_p_MV.amax(-1).exp()
         return torch.special.entr(log_p_MV.exp()).sum(-1).neg()
 
-    def passes(self, surety: Tensor) -> Tensor:
-        """Which candidates are sure enough for the threshold."""
+    def passes(self, confidence: Tensor) -> Tensor:
+        """Which candidates pass the threshold."""
         assert self.threshold is not None
-        return surety >= (self.threshold if self.score == "probability" else -self.threshold)
+        return confidence >= (self.threshold if self.score == "probability" else -self.threshold)
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, **vars(self), "ties": "chance"}
@@ -168,7 +193,7 @@ class Blocks:
     """
 
     size: int = 32
-    inner: Locked | LeftToRight | Confidence = Locked()
+    inner: Locked | LeftToRight | Confidence = GOLDEN
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -179,15 +204,15 @@ class Blocks:
         return f"blocks({self.size}, {self.inner.name})"
 
     @property
-    def adaptive(self) -> bool:
-        return self.inner.adaptive
+    def rule(self) -> Confidence | None:
+        return self.inner.rule
 
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
         if grid.name not in ("uniform", "rank", "cosine"):
             raise UserError(f"blocks take the grids uniform, rank or cosine within a block, not {grid.name!r}")
         block_L, blanks_BC = self.blanks(blank_BL)
         step_BL, steps = torch.full(blank_BL.shape, -1), 0
-        tie_BL = torch.zeros(blank_BL.shape, dtype=torch.float64) if self.adaptive else None
+        tie_BL = torch.zeros(blank_BL.shape, dtype=torch.float64) if self.rule else None
         kinds, kind_B = blanks_BC.unique(dim=0, return_inverse=True)  # rows that are dealt alike go together
         for kind, blanks_C in enumerate(kinds.tolist()):
             rows = (kind_B == kind).nonzero()[:, 0]
@@ -231,15 +256,47 @@ def deal_steps(blanks: Sequence[int], steps: int) -> list[int]:
     return dealt
 
 
-Plan = Locked | LeftToRight | Confidence | Blocks
+class Plan(Protocol):
+    """Which positions each step reveals. `rule` is what an adaptive plan looks at the model with; None: it does not."""
 
-PLANS: dict[str, Plan] = {
-    **{name: Locked(name) for name in LAWS},
-    "left_to_right": LeftToRight(),
-    "confidence": Confidence("probability"),
-    "entropy": Confidence("entropy"),
-    "blocks": Blocks(),
-}
+    @property
+    def name(self) -> str: ...
+    @property
+    def rule(self) -> Confidence | None: ...
+    def assign(
+        self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]
+    ) -> Assignment: ...
+    def to_json(self) -> dict[str, Any]: ...
+
+
+IID = Locked("iid", laws.iid)
+PLANS: dict[str, Plan] = {}
+
+
+def register_plan(name: str, plan: Plan | Law, **promises: Any) -> None:
+    """Make a plan known by its name, wherever a plan is chosen.
+
+    Args:
+        name: what users call it
+        plan: a Plan, or a law of u: a function (B, L, generator, steps) -> u_BL
+        promises: for a law of u: `for_steps` and `distance` of Locked
+    """
+    PLANS[name] = Locked(name, plan, **promises) if callable(plan) else plan
+
+
+for _plan in (
+    IID,
+    Locked("permutation", laws.permutation),
+    GOLDEN,
+    Locked("van_der_corput", laws.van_der_corput, distance=lambda steps: steps & -steps),
+    Locked("stride", laws.stride, for_steps=True, distance=lambda steps: steps),
+    Locked("dilated", laws.dilated, distance=lambda steps: 2 if steps % 2 == 0 else 1),
+    LeftToRight(),
+    Confidence("probability"),
+    Confidence("entropy"),
+):
+    register_plan(_plan.name, _plan)
+register_plan("blocks", Blocks())
 
 
 def make_plan(plan: str | Plan) -> Plan:
@@ -251,10 +308,27 @@ def make_plan(plan: str | Plan) -> Plan:
     return PLANS[plan]
 
 
+def locked_plans() -> dict[str, Locked]:
+    """The plans that are a law of u, by name: those that training can follow."""
+    return {name: plan for name, plan in PLANS.items() if isinstance(plan, Locked)}
+
+
+def locked_plan(plan: str | Plan) -> Locked:
+    """A plan that is a law of u, from its name or itself."""
+    found = PLANS.get(plan) if isinstance(plan, str) else plan
+    if not isinstance(found, Locked):
+        raise unknown("plan with a law of u", plan if isinstance(plan, str) else plan.name, locked_plans())
+    return found
+
+
+def draw_u(shape: tuple[int, int], plan: str | Plan, *, generator: torch.Generator, steps: int | None = None) -> Tensor:
+    """u for B sequences of L positions under a plan: (B, L) float64 in [0, 1), on the CPU."""
+    return locked_plan(plan).draw(*shape, generator, steps)
+
+
 def by_threshold(plan: Plan) -> bool:
-    """Whether the model's sureness sets the number of steps, so that neither steps nor a grid is used."""
-    rule = plan.inner if isinstance(plan, Blocks) else plan
-    return isinstance(rule, Confidence) and rule.threshold is not None
+    """Whether the model's confidence sets the number of steps, so that neither steps nor a grid is used."""
+    return plan.rule is not None and plan.rule.threshold is not None
 
 
 def choose_grid(

@@ -1,18 +1,23 @@
-"""The masked view of clean tokens, and the reverse posterior of a mask.
+"""The masked process: a token becomes the mask once, at a time that one u fixes for its whole path.
 
-Shapes: B sequences, L positions.
+A position is masked at t iff u >= gamma_t. So two times see nested views, and a plan that draws u before the first step
+knows when every position is revealed.
+
+Shapes: B sequences, L positions, M chosen positions, V states.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
-
-def per_sequence(value: Tensor | float, like_BL: Tensor) -> Tensor:
-    """A scalar, one value a sequence (B,) or one a position (B, L), shaped to broadcast against (B, L)."""
-    value = torch.as_tensor(value, device=like_BL.device)
-    return value[:, None] if value.ndim == 1 else value
+from unmask.core.devices import to_device
+from unmask.core.errors import UserError
+from unmask.processes.process import Pair, States, View, per_sequence, register_process
+from unmask.processes.schedule import LogLinear, Schedule
 
 
 def is_masked(u_BL: Tensor, gamma: Tensor | float) -> Tensor:
@@ -20,11 +25,66 @@ def is_masked(u_BL: Tensor, gamma: Tensor | float) -> Tensor:
     return u_BL >= per_sequence(gamma, u_BL)
 
 
-def mask(x0: Tensor, u: Tensor, gamma: Tensor | float, mask_id: int) -> Tensor:
-    """z_t = Mask(x_0, u, gamma_t). gamma is a number, one value a sequence (B,), or one a position (B, L)."""
-    return torch.where(is_masked(u, gamma), mask_id, x0)
-
-
 def stay_masked(gamma_s: Tensor, gamma_t: Tensor) -> Tensor:
     """P(masked at s | masked at t) = (1 - gamma_s) / (1 - gamma_t), s < t: the reverse posterior of a mask."""
     return (1 - gamma_s) / (1 - gamma_t)
+
+
+def mask_of(states: States) -> int:
+    if states.mask is None:
+        raise UserError("the masked process needs a model with a mask state, and this one has none (a causal one, say)")
+    return states.mask
+
+
+@register_process
+@dataclass(frozen=True)
+class Masked:
+    """Absorbing-state diffusion: MDLM, SDTT, LLaDA, Dream.
+
+    Args:
+        schedule: gamma(t), the probability that a token is still visible at time t
+    """
+
+    schedule: Schedule = field(default_factory=LogLinear)
+
+    name: ClassVar[str] = "masked"
+    by_plan: ClassVar[bool] = True
+
+    def condition(self, t: Tensor) -> None:
+        """The masks themselves say how noisy a text is."""
+        return None
+
+    def prior(self, length: int, states: States, generator: torch.Generator) -> Tensor:
+        return torch.full((length,), mask_of(states))
+
+    def noise(self, u_BL: Tensor, states: States, generator: torch.Generator) -> Tensor:
+        return u_BL
+
+    def corrupt(self, x0_BL: Tensor, noise_BL: Tensor, t_B: Tensor, states: States) -> Tensor:
+        """z_t = Mask(x_0, u, gamma_t)."""
+        return self._hidden(x0_BL, is_masked(noise_BL, self.schedule.gamma(t_B)), states)
+
+    def couple(self, x0_BL: Tensor, noise_BL: Tensor, s_B: Tensor, t_B: Tensor, states: States) -> Pair:
+        """Nested views. Masked in both, a token is distilled; masked at t only, it is reconstructed."""
+        if bool((s_B > t_B).any()):
+            raise UserError("a coupled pair needs s <= t in every sequence: the teacher sees no less than the student")
+        m_t, m_s = (is_masked(noise_BL, self.schedule.gamma(time)) for time in (t_B, s_B))
+        z_t, z_s = (self._hidden(x0_BL, masked, states) for masked in (m_t, m_s))
+        return Pair(z_t, z_s, distil=m_s, reconstruct=m_t & ~m_s, s=s_B, t=t_B)
+
+    def view(self, x0_BL: Tensor, noise_BL: Tensor, t_B: Tensor, states: States) -> View:
+        """NELBO = E_t [ -gamma'(t) / (1 - gamma(t)) · sum over masked i of -log p(x_i | z_t) ]."""
+        masked_BL = is_masked(noise_BL, self.schedule.gamma(t_B))
+        return View(self._hidden(x0_BL, masked_BL, states), masked_BL, self.schedule.elbo_weight(t_B))
+
+    def posterior(self, log_p_MV: Tensor, z_M: Tensor, s: Tensor, t: Tensor, states: States) -> Tensor:
+        """A mask stays with probability (1 - gamma_s)/(1 - gamma_t), else it becomes a token; a token stays itself."""
+        mask = mask_of(states)
+        stay = stay_masked(self.schedule.gamma(s), self.schedule.gamma(t)).to(log_p_MV).expand(len(z_M))[:, None]
+        law_MV = log_p_MV + (1 - stay).log()
+        law_MV = law_MV.scatter(-1, torch.full_like(z_M, mask)[:, None], stay.log())
+        point_MV = torch.full_like(law_MV, -torch.inf).scatter_(-1, z_M[:, None], 0.0)
+        return torch.where((z_M == mask)[:, None], law_MV, point_MV)
+
+    def _hidden(self, x0_BL: Tensor, masked_BL: Tensor, states: States) -> Tensor:
+        return torch.where(to_device(masked_BL, x0_BL.device), mask_of(states), x0_BL)

@@ -1,7 +1,4 @@
-"""What is given and what is blank: prompts, suffixes and `"Once upon a ____ there ____"` as token templates.
-
-Refuses to know how blanks are filled.
-"""
+"""What is given and what is blank: prompts, suffixes and `"Once upon a ____ there ____"` as token templates."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.errors import UserError
+from unmask.processes import States
 
 BLANK = re.compile(r"_{3,}")  # one underscore a token, at least three
 
@@ -25,9 +23,13 @@ class TextCodec(Protocol):
 
 @dataclass(frozen=True)
 class Template:
-    """One sequence to fill: its tokens, the mask where blank."""
+    """One sequence to fill: its tokens, -1 where it is blank."""
 
     tokens_L: Tensor
+
+    @property
+    def blank_L(self) -> Tensor:
+        return self.tokens_L < 0
 
     @property
     def length(self) -> int:
@@ -40,7 +42,7 @@ def _encode(text: str, tokenizer: TextCodec | None) -> list[int]:
     return list(tokenizer.encode(text))
 
 
-def from_prompt(prompt: str, suffix: str, length: int, mask_id: int, tokenizer: TextCodec | None) -> Template:
+def from_prompt(prompt: str, suffix: str, length: int, tokenizer: TextCodec | None) -> Template:
     """The prompt at the start, the suffix at the end, blanks between."""
     head = _encode(prompt, tokenizer) if prompt else []
     tail = _encode(suffix, tokenizer) if suffix else []
@@ -50,10 +52,10 @@ def from_prompt(prompt: str, suffix: str, length: int, mask_id: int, tokenizer: 
             f"the given text has {len(head) + len(tail)} tokens and leaves no room in {length}: "
             "shorten it, or raise the length up to the model's"
         )
-    return Template(torch.tensor(head + [mask_id] * blanks + tail))
+    return Template(torch.tensor(head + [-1] * blanks + tail))
 
 
-def from_pattern(pattern: str, mask_id: int, tokenizer: TextCodec | None) -> Template:
+def from_pattern(pattern: str, tokenizer: TextCodec | None) -> Template:
     """Words with blanks: a run of three or more underscores stands for as many tokens."""
     if not BLANK.search(pattern):
         raise UserError(f"the infill {pattern!r} has no blank: mark one with underscores, one a token, at least three")
@@ -63,7 +65,7 @@ def from_pattern(pattern: str, mask_id: int, tokenizer: TextCodec | None) -> Tem
         # the space before a blank belongs to the blank's first token, as byte-level BPE writes it
         given = pattern[start : blank.start()].removesuffix(" ")
         ids += _encode(given, tokenizer) if given else []
-        ids += [mask_id] * len(blank.group())
+        ids += [-1] * len(blank.group())
         start = blank.end()
     ids += _encode(pattern[start:], tokenizer) if pattern[start:] else []
     return Template(torch.tensor(ids))
@@ -79,16 +81,18 @@ def _spread(name: str, value: object, n: int) -> list:
     return list(value)
 
 
-def from_ids(ids: Tensor, n: int, states: int, mask_id: int) -> list[Template]:
-    """Token ids as they stand: (L,) for every sample, or (n, L)."""
+def from_ids(ids: Tensor, n: int, states: States) -> list[Template]:
+    """Token ids as they stand, blank where they are the mask or -1: (L,) for every sample, or (n, L)."""
     if ids.ndim not in (1, 2) or ids.is_floating_point():
         raise UserError(f"infill is (L,) or (n, L) token ids, not {tuple(ids.shape)} of {ids.dtype}")
     rows = ids.long().cpu().expand(n, -1) if ids.ndim == 1 else ids.long().cpu()
-    strange = rows[(rows < 0) | (rows >= states)]
-    if len(strange):
+    if len(strange := rows[(rows < -1) | (rows >= states.size)]):
+        blank = -1 if states.mask is None else states.mask
         raise UserError(
-            f"infill has the id {int(strange[0])}: give ids below {states}, and {mask_id} (the mask) where it is blank"
+            f"infill has the id {int(strange[0])}: give ids below {states.size}, and {blank} where it is blank"
         )
+    if states.mask is not None:
+        rows = rows.masked_fill(rows == states.mask, -1)
     return [Template(row) for row in _spread("infill", list(rows), n)]
 
 
@@ -96,8 +100,7 @@ def templates(
     n: int,
     *,
     longest: int,
-    states: int,
-    mask_id: int,
+    states: States,
     tokenizer: TextCodec | None,
     length: int | Sequence[int] | None = None,
     prompt: str | Sequence[str] | None = None,
@@ -110,21 +113,18 @@ def templates(
     if infill is not None and (prompt or suffix or length):
         raise UserError("infill says everything that is given: leave out prompt, suffix and length")
     if isinstance(infill, Tensor):
-        found = from_ids(infill, n, states, mask_id)
+        found = from_ids(infill, n, states)
     elif infill is not None:
-        found = [from_pattern(text, mask_id, tokenizer) for text in _spread("infill", infill, n)]
+        found = [from_pattern(text, tokenizer) for text in _spread("infill", infill, n)]
     else:
         parts = zip(
             _spread("prompt", prompt, n), _spread("suffix", suffix, n), _spread("length", length, n), strict=True
         )
-        found = [
-            from_prompt(head or "", tail or "", _checked(size, longest), mask_id, tokenizer)
-            for head, tail, size in parts
-        ]
+        found = [from_prompt(head or "", tail or "", _checked(size, longest), tokenizer) for head, tail, size in parts]
     for template in found:
         if template.length > longest:
             raise UserError(f"the given text and its blanks take {template.length} tokens, the model at most {longest}")
-        if not bool((template.tokens_L == mask_id).any()):
+        if not bool(template.blank_L.any()):
             raise UserError("a sample has no blank to fill: leave at least one position masked")
     return found
 

@@ -32,4 +32,4 @@ class StepView:
     tokens_BL: Tensor  # the mask where still hidden
     given_BL: Tensor  # prompt, suffix or fixed words
     indices: tuple[int, ...]  # which samples the rows are
-    mask_id: int
+    mask_id: int | None

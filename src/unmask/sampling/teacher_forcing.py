@@ -1,13 +1,11 @@
 """Teacher forcing: log q_u(x), the log-probability with which the sampler would have written a given text.
 
-Given the plan u the sampler draws x_i from p(. | tokens visible when i's step starts), so log q_u(x) is a sum over
-positions, and its mean over u and held-out x is the N-step NELBO: a bound on the few-step sampler's own negative
+Given the plan u a step draws its tokens from the step law given what is visible when the step starts, so log q_u(x) is
+a sum over steps, and its mean over u and held-out x is the N-step NELBO: a bound on the few-step sampler's own negative
 log-likelihood. Where each position is revealed is known before (locked plans), every step of every text is one view
 that no other waits for: they are packed into full forwards, the head run on the positions of the step only. Adaptive
 plans go step by step. Text i takes its u from the stream that sample i takes it from, so the log q that `sample`
-recorded comes out again.
-
-Refuses to know where texts come from, judges and scores. Remasking has no log q of this kind.
+recorded comes out again. Remasking has no log q of this kind.
 
 Shapes: T texts, L positions, W views (a text at a step), R views in a forward, M positions scored, V states.
 """
@@ -15,21 +13,23 @@ Shapes: T texts, L positions, W views (a text at a step), R views in a forward, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from unmask.core.streams import stream
-from unmask.inference.ready import Body
+from unmask.inference import categorical
+from unmask.inference.categorical import Law
+from unmask.inference.ready import Ready
+from unmask.inference.step_law import Factorised, Step, StepLaw
 from unmask.plans.grids import Grid
-from unmask.plans.moves import Move, State, adaptive_moves, keep_surest
-from unmask.plans.plan import Assignment, Blocks, Confidence, Plan
+from unmask.plans.moves import State, adaptive_moves
+from unmask.plans.plan import Assignment, Plan, by_threshold
 from unmask.processes.schedule import Schedule
-from unmask.sampling import categorical
-from unmask.sampling.categorical import Law
+from unmask.sampling.sample import choose
 
-Advance = Callable[[int], None]  # told of views as they are done
+Advance = Callable[[int], None]  # is given the number of views that were done
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,13 @@ class Forced:
 
 @torch.inference_mode()
 def teacher_force(
-    body: Body,
+    ready: Ready,
     x_TL: Tensor,
     plan: Plan,
     grid: Grid,
     schedule: Schedule,
     *,
+    step_law: StepLaw | None = None,
     blank_TL: Tensor | None = None,
     law: Law | None = None,
     seed: int = 0,
@@ -72,120 +73,111 @@ def teacher_force(
     """log q_u of texts under a plan and a grid, u from the seed.
 
     Args:
-        body: the model, prepared
+        ready: the model, made ready
         x_TL: token ids, without the mask
-        plan: who is revealed together
+        plan: which positions are revealed together
         grid: in how many steps, and how far each goes
         schedule: the model's
+        step_law: the joint law of a step's tokens (default: factorised)
         blank_TL: the positions to score; the others are given, as a prompt is (default: all)
         law: how logits become the law of a draw (default: plainly)
         seed: of the plans
         indices: the number of each text, which names its plan (default: 0, 1, 2, ...)
         rows: views in a forward
-        advance: told how many views were done
+        advance: is given the number of views that were done
     """
-    law = law or Law()
+    assert ready.states.mask is not None, "only a process with a mask goes by a plan"
+    forcing = _Forcing(ready, ready.states.mask, step_law or Factorised(), law or Law(), rows, advance)
     blank_TL = torch.ones_like(x_TL, dtype=torch.bool) if blank_TL is None else blank_TL
     generators = [stream(seed, "reveal", i) for i in (range(len(x_TL)) if indices is None else indices)]
     assigned = plan.assign(blank_TL, grid, schedule, generators)
-    if plan.adaptive:
-        return _adaptive(body, x_TL, blank_TL, plan, assigned, law, rows, advance)
-    return _locked(body, x_TL, assigned, law, rows, advance)
-
-
-def _locked(
-    body: Body, x_TL: Tensor, assigned: Assignment, law: Law, rows: int, advance: Advance | None
-) -> Forced:  # fmt: skip
-    """Every view at once: text t as step k finds it."""
-    step_TL = assigned.step_BL
-    text_M, place_M = (step_TL >= 0).nonzero(as_tuple=True)
-    view_W = torch.unique(text_M * assigned.steps + step_TL[text_M, place_M])
-    log_q_TL = torch.zeros(x_TL.shape, dtype=torch.float64)
-    for view_R in view_W.split(rows):
-        text_R, k_R1 = view_R // assigned.steps, (view_R % assigned.steps)[:, None]
-        x_RL, step_RL = x_TL[text_R], step_TL[text_R]
-        z_RL = torch.where(step_RL < k_R1, x_RL, body.model.mask_id)
-        argmax_R = None if assigned.argmax_step is None else k_R1[:, 0] == assigned.argmax_step
-        log_q_RL = score_views(body, z_RL, x_RL, step_RL == k_R1, law, argmax_R)
-        log_q_TL.index_add_(0, text_R, log_q_RL)  # 0 outside its step
-        if advance:
-            advance(len(view_R))
-    return Forced(log_q_TL, step_TL)
-
-
-def score_views(
-    body: Body, z_RL: Tensor, x_RL: Tensor, scored_RL: Tensor, law: Law, argmax_R: Tensor | None = None
-) -> Tensor:
-    """log p(x_i | z) at the scored positions, 0 elsewhere: one forward, then the head on those positions in chunks."""
-    h_ND = body.features(z_RL.to(body.device)).flatten(0, 1)
-    flat_M = scored_RL.flatten().nonzero()[:, 0]
-    log_p_N = torch.zeros(x_RL.numel(), dtype=torch.float64)
-    for part_M in flat_M.split(body.chunk):
-        logits_MV = body.logits(h_ND[part_M.to(h_ND.device)])
-        argmax_M = None if argmax_R is None else argmax_R[part_M // x_RL.shape[1]]
-        log_p_N[part_M] = _log_p(logits_MV, x_RL.flatten()[part_M], body.model.mask_id, law, argmax_M)
-    return log_p_N.view_as(x_RL)
-
-
-def _log_p(logits_MV: Tensor, x_M: Tensor, mask_id: int, law: Law, argmax_M: Tensor | None = None) -> Tensor:
-    """log-probability of tokens under the law of a draw; where MDLM takes the likeliest token, a point mass on it."""
-    shaped_MV = categorical.shape_logits(logits_MV, mask_id, law)
-    at_M = x_M.to(shaped_MV.device)
-    log_p_M = shaped_MV.gather(1, at_M[:, None])[:, 0] - shaped_MV.logsumexp(1)
-    if argmax_M is not None and bool(argmax_M.any()):
-        point_M = torch.where(shaped_MV.argmax(1) == at_M, 0.0, -torch.inf).to(log_p_M.dtype)
-        log_p_M = torch.where(argmax_M.to(log_p_M.device), point_M, log_p_M)
-    return log_p_M.cpu().double()  # no float64 on MPS
-
-
-def _adaptive(
-    body: Body, x_TL: Tensor, blank_TL: Tensor, plan: Plan, assigned: Assignment, law: Law, rows: int,
-    advance: Advance | None,
-) -> Forced:  # fmt: skip
-    """Step by step: the plan chooses by the model's law at every candidate, then the text is shown there."""
-    rule = plan.inner if isinstance(plan, Blocks) else plan
-    assert isinstance(rule, Confidence)
-    assert assigned.tie_BL is not None
-    log_q_TL, step_TL = torch.zeros(x_TL.shape, dtype=torch.float64), torch.full(x_TL.shape, -1)
-    for part in torch.arange(len(x_TL)).split(rows):
-        x_BL = x_TL[part]
-        z_BL = torch.where(blank_TL[part], body.model.mask_id, x_BL)
-        state = State(z_BL, torch.zeros(x_BL.shape, dtype=torch.float64), torch.empty(0), torch.empty(0))
-        share = Assignment(
-            assigned.step_BL[part], assigned.block_BL[part], assigned.steps, tie_BL=assigned.tie_BL[part]
-        )
-        step_BL = torch.full(x_BL.shape, -1)
-        for move in adaptive_moves(share, state, body.model.mask_id, rule.threshold is not None):
-            if not move.reveal_M.numel():
-                continue
-            chosen = _choose(body, state.z_BL, x_BL, move, rule, law)
-            state.z_BL.view(-1)[chosen.flat_M] = x_BL.flatten()[chosen.flat_M]
-            state.log_q_BL.view(-1)[chosen.flat_M] = chosen.log_p_M
-            step_BL.view(-1)[chosen.flat_M] = move.step
-        log_q_TL[part], step_TL[part] = state.log_q_BL, step_BL
-        if advance:
-            advance(len(part) * assigned.steps)
-    return Forced(log_q_TL, step_TL)
+    return forcing.adaptive(x_TL, blank_TL, plan, assigned) if plan.rule else forcing.locked(x_TL, assigned)
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    flat_M: Tensor
-    log_p_M: Tensor
+class _Forcing:
+    """What stays the same from view to view."""
+
+    ready: Ready
+    mask_id: int
+    step_law: StepLaw
+    law: Law
+    rows: int
+    advance: Advance | None
+
+    def locked(self, x_TL: Tensor, assigned: Assignment) -> Forced:
+        """Every view at once: text t as step k finds it."""
+        step_TL = assigned.step_BL
+        text_M, place_M = (step_TL >= 0).nonzero(as_tuple=True)
+        view_W = torch.unique(text_M * assigned.steps + step_TL[text_M, place_M])
+        log_q_TL = torch.zeros(x_TL.shape, dtype=torch.float64)
+        for view_R in view_W.split(self.rows):
+            text_R, k_R1 = view_R // assigned.steps, (view_R % assigned.steps)[:, None]
+            x_RL, step_RL = x_TL[text_R], step_TL[text_R]
+            z_RL = torch.where(step_RL < k_R1, x_RL, self.mask_id)
+            argmax_R = None if assigned.argmax_step is None else k_R1[:, 0] == assigned.argmax_step
+            log_q_RL = score_views(self.ready, z_RL, x_RL, step_RL == k_R1, self.law, self.step_law, argmax_R)
+            log_q_TL.index_add_(0, text_R, log_q_RL)  # 0 outside its step
+            if self.advance:
+                self.advance(len(view_R))
+        return Forced(log_q_TL, step_TL)
+
+    def adaptive(self, x_TL: Tensor, blank_TL: Tensor, plan: Plan, assigned: Assignment) -> Forced:
+        """Step by step: the plan chooses by the model's law at every candidate, then the text is shown there."""
+        assert assigned.tie_BL is not None
+        log_q_TL, step_TL = torch.zeros(x_TL.shape, dtype=torch.float64), torch.full(x_TL.shape, -1)
+        for part in torch.arange(len(x_TL)).split(self.rows):
+            z_BL = torch.where(blank_TL[part], self.mask_id, x_TL[part])
+            share = replace(
+                assigned, step_BL=assigned.step_BL[part], block_BL=assigned.block_BL[part], tie_BL=assigned.tie_BL[part]
+            )
+            log_q_TL[part], step_TL[part] = self._adaptive_batch(x_TL[part], z_BL, plan, share)
+            if self.advance:
+                self.advance(len(part) * assigned.steps)
+        return Forced(log_q_TL, step_TL)
+
+    def _adaptive_batch(self, x_BL: Tensor, z_BL: Tensor, plan: Plan, assigned: Assignment) -> tuple[Tensor, Tensor]:
+        """(log q, step) of each position of one batch."""
+        state = State(z_BL, torch.zeros(x_BL.shape, dtype=torch.float64), torch.empty(0), torch.empty(0))
+        step_BL = torch.full(x_BL.shape, -1)
+        for move in adaptive_moves(assigned, state, self.mask_id, by_threshold(plan)):
+            if not move.reveal_M.numel():
+                continue
+            h_ND = self.ready.features(state.z_BL[move.rows_R].to(self.ready.device)).flatten(0, 1)
+            local_M = move.local_M.to(h_ND.device)
+            step = Step(self.ready, h_ND, local_M, move.reveal_M.to(h_ND.device), x_BL.shape[1], self.law)
+            keep_M = choose(plan.rule, step, move)
+            flat_M = move.reveal_M[keep_M]
+            kept = step.chosen(keep_M.nonzero()[:, 0].to(h_ND.device))
+            state.log_q_BL.view(-1)[flat_M] = self.step_law.log_prob(kept, x_BL.flatten()[flat_M])
+            state.z_BL.view(-1)[flat_M] = x_BL.flatten()[flat_M]
+            step_BL.view(-1)[flat_M] = move.step
+        return state.log_q_BL, step_BL
 
 
-def _choose(body: Body, z_BL: Tensor, x_BL: Tensor, move: Move, rule: Confidence, law: Law) -> _Chosen:
-    """The candidates that an adaptive plan reveals, and log p of the text there."""
-    assert move.quota_B is not None
-    assert move.tie_M is not None
-    mask_id, x_M = body.model.mask_id, x_BL.flatten()[move.reveal_M]
-    h_ND = body.features(z_BL[move.rows_R].to(body.device)).flatten(0, 1)
-    sureties, log_ps = [], []
-    for local_M, token_M in zip(move.local_M.split(body.chunk), x_M.split(body.chunk), strict=True):
-        logits_MV = body.logits(h_ND[local_M.to(h_ND.device)])
-        sureties.append(rule.surety(categorical.shape_logits(logits_MV, mask_id, law).log_softmax(-1)).cpu())
-        log_ps.append(_log_p(logits_MV, token_M, mask_id, law))
-    surety_M, log_p_M = torch.cat(sureties), torch.cat(log_ps)
-    passing_M = None if rule.threshold is None else rule.passes(surety_M)
-    keep_M = keep_surest(surety_M, move.reveal_M // x_BL.shape[1], move.quota_B, move.tie_M, passing_M)
-    return _Chosen(move.reveal_M[keep_M], log_p_M[keep_M])
+def score_views(
+    ready: Ready,
+    z_RL: Tensor,
+    x_RL: Tensor,
+    scored_RL: Tensor,
+    law: Law,
+    step_law: StepLaw | None = None,
+    argmax_R: Tensor | None = None,
+) -> Tensor:
+    """log q(x_i | z) at the scored positions, 0 elsewhere: one forward, then the head on those positions in chunks.
+
+    Where MDLM takes the likeliest token (`argmax_R`), the law is a point mass on it.
+    """
+    h_ND = ready.features(z_RL.to(ready.device)).flatten(0, 1)
+    flat_M = scored_RL.flatten().nonzero()[:, 0]
+    at_M, token_M = flat_M.to(h_ND.device), x_RL.flatten()[flat_M]
+    step = Step(ready, h_ND, at_M, at_M, x_RL.shape[1], law)
+    log_p_N = torch.zeros(x_RL.numel(), dtype=torch.float64)
+    log_p_N[flat_M] = (step_law or Factorised()).log_prob(step, token_M)
+    if argmax_R is not None and bool(argmax_R.any()):
+        likeliest_M = torch.cat(
+            [categorical.argmax(step.logits(p), ready.states.mask, law).token_M for p in step.parts()]
+        )
+        point_M = torch.where(likeliest_M.cpu() == token_M, 0.0, -torch.inf).double()
+        log_p_N[flat_M] = torch.where(argmax_R[flat_M // x_RL.shape[1]], point_M, log_p_N[flat_M])
+    return log_p_N.view_as(x_RL)

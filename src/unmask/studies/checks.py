@@ -11,10 +11,10 @@ from typing import Any
 
 from unmask.core.errors import UserError, unknown
 from unmask.data.tokenizer import Tokenizer
+from unmask.inference.categorical import Law
 from unmask.metrics.gen_ppl import PROTOCOL, PROTOCOLS, check_raw_ids
 from unmask.metrics.judges import Judge
 from unmask.metrics.mauve import LEAST, need_mauve
-from unmask.sampling.categorical import Law
 from unmask.studies.ways import Way, make_ways
 
 

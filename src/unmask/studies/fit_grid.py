@@ -29,6 +29,7 @@ from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import stream
+from unmask.inference.categorical import Law
 from unmask.inference.ready import Body, Precision, prepare, usual_batch
 from unmask.metrics.score import Ratio, Score, difference
 from unmask.metrics.texts import clusters
@@ -37,7 +38,6 @@ from unmask.plans.grids import Grid, assign_steps, make_grid
 from unmask.plans.laws import cells_of
 from unmask.plans.plan import LeftToRight, Locked, Plan, make_plan
 from unmask.processes.schedule import Schedule
-from unmask.sampling.categorical import Law
 from unmask.sampling.teacher_forcing import Advance, Forced, score_views, teacher_force
 
 RIVALS = ("rank", "cosine")  # what a fitted grid is compared with

@@ -23,11 +23,11 @@ from torch import Tensor
 
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
+from unmask.inference.categorical import Law, shape_logits
 from unmask.models.denoiser import Denoiser
 from unmask.plans.grids import Grid
 from unmask.plans.plan import TIE, Assignment, Blocks, Confidence, Plan, choose_grid, make_plan
 from unmask.processes.schedule import LogLinear, Schedule
-from unmask.sampling.categorical import Law, shape_logits
 from unmask.sampling.teacher_forcing import Forced
 from unmask.theory.plan_laws import Chain, State, bits, chain_of, members
 

@@ -20,12 +20,12 @@ from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import Batch, LossOutput
 from unmask.objectives.distil.base import Distillation
 from unmask.objectives.distil.cd4lm import CD4LM
+from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.mcd import MCD
 from unmask.objectives.distil.sdtt import SDTT
 from unmask.objectives.distil.teacher import Teacher
 from unmask.objectives.elbo import MDLM
 from unmask.processes.schedule import Schedule
-from unmask.processes.times import Curriculum
 
 Method = MCD | SDTT | CD4LM | MDLM
 METHODS: dict[str, type[Method]] = {"mcd": MCD, "sdtt": SDTT, "cd4lm": CD4LM, "elbo": MDLM}

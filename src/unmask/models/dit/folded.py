@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.models.dit.layers import LAYER_NORM_EPS, Block, ModulatedNorm, Rotary, attend
+from unmask.models.dit.layers import LAYER_NORM_EPS, Block, ModulatedNorm, Rotary, attend, linear_in
 from unmask.models.dit.network import Configured, DiT
 
 HEAD_MULTIPLE = 256  # 50258 columns make a matrix product three times slower than 50432: tensor cores want aligned rows
@@ -59,7 +59,7 @@ class _Norm(nn.Module):
 class _FoldedBlock(nn.Module):
     def __init__(self, block: Block, c_C: Tensor, dtype: torch.dtype) -> None:
         super().__init__()
-        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = block.modulation(c_C).chunk(6)
+        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = linear_in(block.modulation, c_C, c_C.dtype).chunk(6)
         self.heads = block.heads
         self.attention_norm = _Norm(block.attention_norm, shift_1, scale_1, dtype)
         self.qkv = _Linear(block.qkv.weight, None, dtype)
@@ -85,13 +85,13 @@ class FoldedDiT(Configured):
         assert not model.config.causal, "folding is for denoisers"
         self.config = model.config
         wide = torch.promote_types(dtype, torch.float32)
-        c_C = model._condition()
+        c_C = model._condition(torch.promote_types(model.embedding.weight.dtype, torch.float32))
         self.embedding = nn.Embedding.from_pretrained(model.embedding.weight.detach().to(wide, copy=True))
         self.rotary = Rotary(model.config.length, model.config.hidden // model.config.heads)
         self.blocks = nn.ModuleList(
             _FoldedBlock(block, c_C, dtype) for block in model.blocks if isinstance(block, Block)
         )
-        shift_D, scale_D = model.head.modulation(c_C).chunk(2)
+        shift_D, scale_D = linear_in(model.head.modulation, c_C, c_C.dtype).chunk(2)
         self.head_norm = _Norm(model.head.norm, shift_D, scale_D, dtype)
         extra = -self.vocab_size % HEAD_MULTIPLE
         self.head = _Linear(

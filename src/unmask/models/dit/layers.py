@@ -61,20 +61,24 @@ class Rotary(nn.Module):
     def __init__(self, length: int, head_size: int) -> None:
         super().__init__()
         self.length, self.head_size = length, head_size
+        for name in ("cos_LE", "sin_LE"):
+            self.register_buffer(name, torch.empty(0), persistent=False)
         self._build(torch.empty(0).device, torch.get_default_dtype())
 
     def _build(self, device: torch.device, dtype: torch.dtype) -> None:
+        if device.type == "meta":  # whose sizes nobody has checked yet
+            self.cos_LE = self.sin_LE = torch.empty(0, dtype=_at_least_float32(dtype), device=device)
+            return
         # float64 on the CPU, because some devices have none
         positions_L = torch.arange(self.length, dtype=torch.float64, device="cpu")
         with torch.device("cpu"):
             angle_LE = torch.outer(positions_L, inverse_frequencies(self.head_size)).repeat(1, 2)
         dtype = _at_least_float32(dtype)
-        self.register_buffer("cos_LE", angle_LE.cos().to(dtype).to(device), persistent=False)
-        self.register_buffer("sin_LE", angle_LE.sin().to(dtype).to(device), persistent=False)
+        self.cos_LE, self.sin_LE = (part.to(dtype).to(device) for part in (angle_LE.cos(), angle_LE.sin()))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Rotary:
-        super()._apply(fn, recurse)
-        self._build(self.cos_LE.device, self.cos_LE.dtype)
+        where = fn(torch.empty(0, dtype=self.cos_LE.dtype, device=self.cos_LE.device))
+        self._build(where.device, where.dtype)
         return self
 
     def forward(self, x_BHLE: Tensor) -> Tensor:
@@ -91,6 +95,11 @@ def attend(q_BHLE: Tensor, k_BHLE: Tensor, v_BHLE: Tensor, causal: bool) -> Tens
         return F.scaled_dot_product_attention(q_BHLE, k_BHLE, v_BHLE, is_causal=causal)
     with sdpa_kernel(CUDA_KERNELS, set_priority=True):
         return F.scaled_dot_product_attention(q_BHLE, k_BHLE, v_BHLE, is_causal=causal)
+
+
+def linear_in(layer: nn.Linear, x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """A layer whose product is done in `dtype`; None: as it is."""
+    return layer(x) if dtype is None else F.linear(x, layer.weight.to(dtype), layer.bias.to(dtype))
 
 
 def _zero_linear(inputs: int, outputs: int) -> nn.Linear:

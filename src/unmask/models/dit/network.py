@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.core.errors import UserError, unknown
-from unmask.models.dit.layers import Block, Head, Product, Rotary
+from unmask.core.errors import UserError
+from unmask.models.dit.layers import Block, Head, Product, Rotary, linear_in
+from unmask.models.family import changed_preset
 
 SIGMA_FEATURES = 256  # the sinusoid of sigma: this many features, cosines first, then sines
 
@@ -60,16 +61,6 @@ PRESETS = {
     "mini": DiTConfig(vocab_size=8193, length=256, hidden=128, cond=64, blocks=6, heads=4),
     "tiny": DiTConfig(vocab_size=1025, length=128, hidden=64, cond=32, blocks=4, heads=2),
 }
-
-
-def _sound_options() -> dict[str, Any] | None:
-    """What the compiler must not do. Since torch 2.10 it sums a norm's gradients over rows and columns in one kernel
-    (mix-order reduction) and, where they are slices of one vector as our shifts and scales are, leaves whatever was in
-    memory in their place (pytorch issue 193061): a causal pocket model on an H200 blew up in 247 to 858 steps.
-    """
-    from torch._inductor import config
-
-    return {"triton.mix_order_reduction": False} if hasattr(config.triton, "mix_order_reduction") else None
 
 
 class Configured(nn.Module):
@@ -122,34 +113,27 @@ class DiT(Configured):
     @classmethod
     def preset(cls, name: str, **overrides: Any) -> DiT:
         """A named shape, some of it changed: `DiT.preset("tiny", vocab_size=301, length=64)`."""
-        if name not in PRESETS:
-            raise unknown("model preset", name, PRESETS)
-        fields = [field.name for field in dataclasses.fields(DiTConfig)]
-        for key in overrides:
-            if key not in fields:
-                raise unknown("model option", key, fields)
-        return cls.from_config(dataclasses.replace(PRESETS[name], **overrides))
+        return cls.from_config(changed_preset(PRESETS, name, **overrides))
 
-    def compile_blocks(self) -> None:
-        """Compile every block for training, where it is next called."""
-        for block in self.blocks:
-            block.compile(options=_sound_options())
-
-    def _condition(self) -> Tensor:
-        """c_C = SiLU(MLP(sinusoid(sigma))) at sigma = 0, where every cosine is 1 and every sine 0."""
-        half = self.sigma_in.weight.new_ones(SIGMA_FEATURES // 2)
+    def _condition(self, dtype: torch.dtype | None = None) -> Tensor:
+        """c_C = SiLU(MLP(sinusoid(sigma))) at sigma = 0, where every cosine is 1 and every sine 0; in `dtype` if given."""
+        half = self.sigma_in.weight.new_ones(SIGMA_FEATURES // 2, dtype=dtype)
         sinusoid = torch.cat([half, torch.zeros_like(half)])
-        return F.silu(self.sigma_out(F.silu(self.sigma_in(sinusoid))))
+        return F.silu(linear_in(self.sigma_out, F.silu(linear_in(self.sigma_in, sinusoid, dtype)), dtype))
+
+    def embed(self, z: Tensor) -> Tensor:
+        """Token ids z_BL, or laws over the states p_BLV, as vectors: (B, L, D)."""
+        return z @ self.embedding.weight if z.is_floating_point() else self.embedding(z)
 
     def features(self, z: Tensor) -> Tensor:
-        """The body: z_BL -> h_BLD."""
-        if z.shape[-1] > self.config.length:
+        """The body: token ids z_BL, or what `embed` made of them, -> h_BLD."""
+        if z.shape[1] > self.config.length:
             raise UserError(
-                f"a sequence of {z.shape[-1]} tokens is longer than the model's {self.config.length}: "
+                f"a sequence of {z.shape[1]} tokens is longer than the model's {self.config.length}: "
                 "cut it, or train a model with a larger length"
             )
         c_C = self._condition()
-        h_BLD = self.embedding(z)
+        h_BLD = z if z.is_floating_point() else self.embed(z)
         for block in self.blocks:
             h_BLD = block(h_BLD, c_C, self.rotary)
         return h_BLD

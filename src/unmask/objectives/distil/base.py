@@ -1,9 +1,7 @@
-"""What every distillation method has: a frozen teacher, the temperature of its target, a law of u; and its rounds.
+"""What every distillation method has: a frozen teacher, the temperature of its target, a plan; and its rounds.
 
 A method is an objective for one round. `at(round, curriculum, teacher)` is the same method in another round: the rounds
 code asks for one after the other, the engine trains on each.
-
-Refuses to know what a method compares.
 
 Shapes: B sequences, L positions, T = batch.total rows of the global batch, N chosen positions (flat, through (B, L)),
 C of them in a piece, D features, W columns of logits.
@@ -20,15 +18,16 @@ import torch
 from torch import Tensor
 
 from unmask.checkpoint.io import Checkpoint
-from unmask.core.errors import UserError, unknown
-from unmask.models.denoiser import Denoiser
+from unmask.core.devices import to_device
+from unmask.core.errors import UserError
+from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.base import Batch
+from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.teacher import Teacher
 from unmask.objectives.divergences import DIVERGENCES, compare
 from unmask.objectives.head_loss import Score, compiled, head_loss
-from unmask.plans.laws import LAWS, draw_u
-from unmask.processes.schedule import Schedule
-from unmask.processes.times import Curriculum
+from unmask.plans.plan import draw_u, locked_plan
+from unmask.processes import Process
 
 Self = TypeVar("Self", bound="Distillation")
 Source = Checkpoint | Denoiser | Teacher
@@ -41,10 +40,9 @@ class Distillation(ABC):
     Args:
         teacher: a checkpoint or model to learn from; it is copied and frozen as it is now
         tau: temperature of the teacher's target; below 1 the target is sharper than the teacher
-        plan: where u comes from (plans/laws.py), so that a student can be distilled along the trajectories that it
-            will be sampled on
-        plan_steps: the number of sampling steps that the plan `stride` is made for
-        schedule: by default the teacher's
+        plan: the law of u, so that a student can be distilled along the trajectories that it will be sampled on
+        plan_steps: the number of sampling steps, for a plan that is made for one number (stride)
+        process: by default the teacher's
     """
 
     teacher: Source
@@ -52,7 +50,7 @@ class Distillation(ABC):
     tau: float = 1.0
     plan: str = "iid"
     plan_steps: int | None = None
-    schedule: Schedule | None = None
+    process: Process | None = None
 
     regions: ClassVar[tuple[str, ...]] = ("distil", "reconstruct")
     curriculum: ClassVar[Curriculum] = Curriculum(tau_start=1.0, tau_drop=0.0)
@@ -60,17 +58,16 @@ class Distillation(ABC):
     def __post_init__(self) -> None:
         if not self.tau > 0:
             raise UserError(f"tau is the temperature of the teacher's target: above 0, not {self.tau}")
-        if self.plan not in LAWS:
-            raise unknown("plan", self.plan, LAWS)
-        if self.plan_steps is not None and self.plan != "stride":
+        if self.plan_steps is not None and not locked_plan(self.plan).for_steps:
             raise UserError(
-                f"plan_steps is for the plan stride, made for one number of steps: with {self.plan} leave it out"
+                f"plan_steps is for a plan that is made for one number of steps (stride): with {self.plan} leave it out"
             )
+        locked_plan(self.plan)
         if self.plan_steps is not None and self.plan_steps < 1:
             raise UserError(f"plan_steps is a number of sampling steps: at least 1, not {self.plan_steps}")
         teacher = Teacher.of(self.teacher)
         object.__setattr__(self, "teacher", teacher)
-        object.__setattr__(self, "schedule", self.schedule or teacher.schedule)
+        object.__setattr__(self, "process", self.process or teacher.process)
 
     @abstractmethod
     def at(self: Self, round: int, curriculum: Curriculum, teacher: Source) -> Self:
@@ -85,19 +82,23 @@ class Distillation(ABC):
         assert isinstance(self.teacher, Teacher)
         return self.teacher
 
-    def _gamma(self, t: Tensor) -> Tensor:
-        assert self.schedule is not None
-        return self.schedule.gamma(t)
+    @property
+    def _process(self) -> Process:
+        assert self.process is not None
+        return self.process
 
-    def _draw_u(self, batch: Batch, steps: int | None, generator: torch.Generator) -> Tensor:
-        """u of the whole global batch: (T, L) on the CPU. `steps` is for `stride`, if the user has not given it."""
-        L = batch.tokens_BL.shape[1]
-        return draw_u(
-            (batch.total, L),
-            self.plan,
-            generator=generator,
-            steps=steps if self.plan_steps is None else self.plan_steps,
-        )
+    def _noise(self, batch: Batch, steps: int | None, generator: torch.Generator, student: Denoiser) -> Tensor:
+        """The noise of the whole global batch, (T, L, ...) on the CPU. `steps` is for plans that are made for one
+        number, if the user has not given it."""
+        shape = (batch.total, batch.tokens_BL.shape[1])
+        steps = steps if self.plan_steps is None else self.plan_steps
+        u_TL = draw_u(shape, self.plan, generator=generator, steps=steps)
+        return self._process.noise(u_TL, states_of(student), generator)
+
+    def _target(self, z_BL: Tensor, t_B: Tensor, chosen_N: Tensor) -> Tensor:
+        """The teacher's features at chosen positions of a view at times t."""
+        h_BLD = self._frozen.features(z_BL, condition(self._process, t_B, z_BL.device))
+        return h_BLD.flatten(0, 1).index_select(0, chosen_N)
 
     def _fused(self, function: Any) -> Any:
         return compiled(function) if self._frozen.compiled else function
@@ -130,10 +131,23 @@ def rows_of(batch: Batch) -> slice:
     return slice(batch.start, batch.start + len(batch.tokens_BL))
 
 
+def condition(process: Process, t_B: Tensor, device: torch.device) -> Tensor | None:
+    """What a network is given beside the tokens, on its device."""
+    time_B = process.condition(t_B)
+    return None if time_B is None else to_device(time_B, device)
+
+
 def loss_at(
-    student: Denoiser, z_BL: Tensor, chosen_N: Tensor, sizes: Sequence[int], score: Score, pull_N: Tensor | None = None
+    student: Denoiser,
+    z_BL: Tensor,
+    chosen_N: Tensor,
+    sizes: Sequence[int],
+    score: Score,
+    weight_N: Tensor | None = None,
+    time_B: Tensor | None = None,
 ) -> Tensor:
     """The student's loss at chosen positions of a view, spread back over it: (B, L), 0 elsewhere. See head_loss."""
-    h_ND = student.features(z_BL).flatten(0, 1).index_select(0, chosen_N)
-    loss_N = head_loss(student, h_ND, sizes, score, pull_N)
+    h_BLD = student.features(z_BL) if time_B is None else student.features(z_BL, time=time_B)  # type: ignore[call-arg]
+    h_ND = h_BLD.flatten(0, 1).index_select(0, chosen_N)
+    loss_N = head_loss(student, h_ND, sizes, score, weight_N)
     return loss_N.new_zeros(z_BL.numel()).index_put((chosen_N,), loss_N).view_as(z_BL)

@@ -24,14 +24,15 @@ from torch import Tensor
 
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
-from unmask.models.denoiser import Denoiser
+from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
 from unmask.objectives.distil.base import Distillation, Source, flat, loss_at, rows_of
+from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import Scored, at_least_float32, cross_entropy, forward_kl, point_mass
 from unmask.objectives.head_loss import even_sizes, piece_size
+from unmask.processes import Masked
 from unmask.processes.schedule import LogLinear
-from unmask.processes.times import Curriculum, stratified
-from unmask.processes.trajectory import couple
+from unmask.processes.times import stratified
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +72,16 @@ class CD4LM(Distillation):
         x0_BL, rows = batch.tokens_BL, rows_of(batch)
         r_s_T = stratified(batch.total, generator, low=0.4, high=0.9)
         r_t_T = (r_s_T * stratified(batch.total, generator, low=0.3, high=0.7)).clamp(0.1, 0.6)
-        u_BL = self._draw_u(batch, None, generator)[rows]
-        by_share = LogLinear(eps=0.0)  # its time is the masked share
-        pair = couple(x0_BL, u_BL, r_t_T[rows], r_s_T[rows], schedule=by_share, mask_id=student.mask_id)
+        if not self._process.by_plan:
+            raise UserError(f"CD4LM is for the masked process, and this one is {self._process.name}: take mcd or elbo")
+        u_BL = self._noise(batch, None, generator, student)[rows]
+        by_share = Masked(LogLinear(eps=0.0))  # its time is the masked share
+        pair = by_share.couple(x0_BL, u_BL, r_t_T[rows], r_s_T[rows], states_of(student))
 
         both, revealed = flat(pair.distil), flat(pair.reconstruct)
         chosen_N = to_device(torch.cat([both, revealed]), x0_BL.device)
         token_N = x0_BL.flatten()[chosen_N]
-        target_ND = self._frozen.features(pair.z_s).flatten(0, 1).index_select(0, chosen_N[: len(both)])
+        target_ND = self._target(pair.z_s, pair.s, chosen_N[: len(both)])
         weight, run = self.soft_weight(step), self._fused(_both_terms)
 
         def score(logits_CW: Tensor, part: slice) -> Scored:
@@ -91,8 +94,10 @@ class CD4LM(Distillation):
         size = piece_size(student, x0_BL.device)
         sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
         loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score)
-        weight_BL = to_device(pair.m_t, x0_BL.device).to(loss_BL.dtype)
-        region_BL = torch.where(pair.m_s, DISTIL, torch.where(pair.m_t, RECONSTRUCT, IDENTITY)).to(torch.int8)
+        weight_BL = to_device(pair.scored, x0_BL.device).to(loss_BL.dtype)
+        region_BL = torch.where(pair.distil, DISTIL, torch.where(pair.reconstruct, RECONSTRUCT, IDENTITY)).to(
+            torch.int8
+        )
         return LossOutput(loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
 
 

@@ -21,14 +21,14 @@ from torch import Tensor
 
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError, unknown
-from unmask.models.denoiser import Denoiser
+from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
-from unmask.objectives.distil.base import Distillation, Source, check_gap, flat, jumps, loss_at, rows_of
+from unmask.objectives.distil.base import Distillation, Source, check_gap, condition, flat, jumps, loss_at, rows_of
+from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES, Scored, compare, cross_entropy, point_mass
 from unmask.objectives.head_loss import Score, even_sizes, piece_size
-from unmask.processes.masked import is_masked
-from unmask.processes.times import Curriculum, stratified
-from unmask.processes.trajectory import TrajectoryPair, couple
+from unmask.processes import Pair
+from unmask.processes.times import stratified
 
 Loss = Literal["reverse", "forward", "jsd", "tvd", "kl_forward", "kl_backward"]
 Reduction = Literal["token_mean", "sum", "term_means"]
@@ -75,20 +75,22 @@ class MCD(Distillation):
         x0_BL, rows = batch.tokens_BL, rows_of(batch)
         t_T = stratified(batch.total, generator, low=self.delta)
         s_T = (t_T - self.delta).clamp(min=0)
-        u_TL = self._draw_u(batch, jumps(self.delta), generator)
-        assert self.schedule is not None
-        pair = couple(x0_BL, u_TL[rows], s_T[rows], t_T[rows], schedule=self.schedule, mask_id=student.mask_id)
+        noise_TL = self._noise(batch, jumps(self.delta), generator, student)
+        pair = self._process.couple(x0_BL, noise_TL[rows], s_T[rows], t_T[rows], states_of(student))
 
-        weights = self._weights(u_TL, s_T, t_T)
+        weights = self._weights(batch, noise_TL, s_T, t_T, student)
         weight_BL = to_device(weights.over(pair), x0_BL.device)
         both, revealed = flat(pair.distil), flat(pair.reconstruct)
         chosen_N = to_device(torch.cat([both, revealed]), x0_BL.device)
-        target_ND = self._frozen.features(pair.z_s).flatten(0, 1).index_select(0, chosen_N[: len(both)])
+        target_ND = self._target(pair.z_s, pair.s, chosen_N[: len(both)])
         size = piece_size(student, x0_BL.device)
         sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
         score = self._score(target_ND, x0_BL.flatten()[chosen_N])
-        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, weight_BL.flatten()[chosen_N])
-        region_BL = torch.where(pair.m_s, DISTIL, torch.where(pair.m_t, RECONSTRUCT, IDENTITY)).to(torch.int8)
+        time_B = condition(self._process, pair.t, x0_BL.device)
+        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, weight_BL.flatten()[chosen_N], time_B)
+        region_BL = torch.where(pair.distil, DISTIL, torch.where(pair.reconstruct, RECONSTRUCT, IDENTITY)).to(
+            torch.int8
+        )
         return LossOutput(weights.scale * loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
 
     def _score(self, target_ND: Tensor, token_N: Tensor) -> Score:
@@ -108,14 +110,16 @@ class MCD(Distillation):
 
         return score
 
-    def _weights(self, u_TL: Tensor, s_T: Tensor, t_T: Tensor) -> _Weights:
+    def _weights(self, batch: Batch, noise_TL: Tensor, s_T: Tensor, t_T: Tensor, student: Denoiser) -> _Weights:
         """The engine gives sum(loss · weight) / sum(weight) over the global batch; this makes it the reduction."""
         if self.reduction == "token_mean":
             return _Weights(1.0, 1.0, 0.0, scale=1.0)
         if self.reduction == "sum":  # a mean over all T L positions, times L
-            return _Weights(1.0, 1.0, 1.0, scale=u_TL.shape[1])
-        distil = int(is_masked(u_TL, self._gamma(s_T)).sum())
-        revealed = int(is_masked(u_TL, self._gamma(t_T)).sum()) - distil
+            return _Weights(1.0, 1.0, 1.0, scale=noise_TL.shape[1])
+        # the regions of the whole global batch, whose tokens do not matter
+        anything_TL = torch.zeros(noise_TL.shape[:2], dtype=torch.int64)
+        everyone = self._process.couple(anything_TL, noise_TL, s_T, t_T, states_of(student))
+        distil, revealed = int(everyone.distil.sum()), int(everyone.reconstruct.sum())
         # the weights of each term sum to 1
         return _Weights(1 / max(1, distil), 1 / max(1, revealed), 0.0, scale=(distil > 0) + (revealed > 0))
 
@@ -129,7 +133,7 @@ class _Weights:
     identity: float
     scale: float
 
-    def over(self, pair: TrajectoryPair) -> Tensor:
+    def over(self, pair: Pair) -> Tensor:
         """weight_BL in float32."""
-        masked_BL = torch.where(pair.m_s, self.distil, self.reconstruct)
-        return torch.where(pair.m_t, masked_BL, self.identity).float()
+        masked_BL = torch.where(pair.distil, self.distil, self.reconstruct)
+        return torch.where(pair.scored, masked_BL, self.identity).float()

@@ -26,11 +26,11 @@ from unmask.core.errors import UserError, unknown
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import DISTIL, IDENTITY, Batch, LossOutput
 from unmask.objectives.distil.base import Distillation, Source, check_gap, flat, jumps, loss_at, rows_of
+from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES
 from unmask.objectives.head_loss import even_sizes, piece_size
 from unmask.processes.masked import is_masked
-from unmask.processes.times import Curriculum, stratified
-from unmask.sampling.categorical import Law, draw
+from unmask.processes.times import stratified
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,15 +71,17 @@ class SDTT(Distillation):
         self._frozen.check(student)
         x0_BL, rows = batch.tokens_BL, rows_of(batch)
         t_B = stratified(batch.total, generator, low=self.delta)[rows]
-        u_BL = self._draw_u(batch, jumps(self.delta), generator)[rows]
+        if not self._process.by_plan:
+            raise UserError(f"SDTT rolls out a masked process, and this one is {self._process.name}: take mcd or elbo")
+        u_BL = self._noise(batch, jumps(self.delta), generator, student)[rows]
         noise_BL = torch.rand(batch.total, x0_BL.shape[1], generator=generator, dtype=torch.float64)[rows]
 
         times = [(t_B - j * self.delta / self.k).clamp(min=0) for j in range(self.k)]  # each step starts at one of them
-        masked = [is_masked(u_BL, self._gamma(time)) for time in times]
+        masked = [is_masked(u_BL, self._process.schedule.gamma(time)) for time in times]
         z_BL = torch.where(to_device(masked[0], x0_BL.device), student.mask_id, x0_BL)
         chosen_N = flat(masked[0])
         size = piece_size(student, x0_BL.device)
-        target_ND = self._rollout(z_BL, masked, chosen_N, noise_BL, size)
+        target_ND = self._rollout(z_BL, masked, chosen_N, noise_BL)
         sizes = even_sizes(len(chosen_N), size)
         chosen_N = to_device(chosen_N, x0_BL.device)
         loss_BL = loss_at(student, z_BL, chosen_N, sizes, self._against(target_ND, self.divergence))
@@ -88,7 +90,7 @@ class SDTT(Distillation):
         return LossOutput(loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
 
     @torch.no_grad()
-    def _rollout(self, z_BL: Tensor, masked: list[Tensor], chosen_N: Tensor, noise_BL: Tensor, size: int) -> Tensor:
+    def _rollout(self, z_BL: Tensor, masked: list[Tensor], chosen_N: Tensor, noise_BL: Tensor) -> Tensor:
         """The teacher's features at N positions, each from the step that settles it.
 
         masked[j] says what is masked when step j starts: it settles whatever the next step does not.
@@ -98,14 +100,12 @@ class SDTT(Distillation):
         h_ND = self._frozen.features(z_BL).flatten(0, 1)
         target_ND = h_ND.index_select(0, to_device(chosen_N, device))
         for before_BL, after_BL in pairwise(masked):
-            for revealed_M in flat(before_BL & ~after_BL).split(size):
+            if len(revealed_M := flat(before_BL & ~after_BL)):
                 at_M = to_device(revealed_M, device)
-                logits_MV = self._frozen.logits(h_ND[at_M])
                 noise_M = noise_BL.flatten()[revealed_M]
-                if device.type == "cuda":  # elsewhere `draw` knows best where float64 is
+                if device.type == "cuda":  # elsewhere the draw knows best where float64 is
                     noise_M = to_device(noise_M, device)
-                drawn = draw(logits_MV, noise_M, self._frozen.model.mask_id, Law())
-                z_BL.view(-1)[at_M] = drawn.token_M.to(device)
+                z_BL.view(-1)[at_M] = self._frozen.draw(h_ND, at_M, z_BL.shape[1], noise_M).to(device)
             h_ND = self._frozen.features(z_BL).flatten(0, 1)
             still_M = flat(after_BL.flatten()[chosen_N])
             target_ND.index_copy_(0, to_device(still_M, device), h_ND[to_device(chosen_N[still_M], device)])

@@ -1,7 +1,7 @@
 """A teacher: a frozen copy of a model, which training the model itself does not move.
 
-Refuses to know what its predictions are used for. Shapes: B sequences, L positions, M chosen positions, D features,
-W columns of logits (the vocabulary and perhaps padding).
+Shapes: B sequences, L positions, M chosen positions, D features, W columns of logits (the vocabulary and perhaps
+padding).
 """
 
 from __future__ import annotations
@@ -17,24 +17,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.checkpoint.io import Checkpoint, build
+from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
-from unmask.models.denoiser import MASK_LOGIT, Denoiser
-from unmask.models.dit.folded import FoldedDiT
-from unmask.models.dit.network import DiT
-from unmask.processes.schedule import LogLinear, Schedule
+from unmask.inference.categorical import Law
+from unmask.inference.ready import Ready
+from unmask.inference.step_law import Factorised, Step, StepLaw
+from unmask.models.denoiser import MASK_LOGIT, Denoiser, is_causal, states_of
+from unmask.models.family import family_of, plain
+from unmask.processes import Masked, Process
 
 
 class Teacher:
     """The model of a checkpoint as it is now: its own copy, in eval mode, without gradients.
 
-    Under autocast a DiT is folded for inference, in autocast's precision: the same function, faster. Without it the
-    copy runs as it is, so that it agrees with its original to the last bit.
+    Weights that the student does not train are shared with it, not copied. Under autocast the copy is made ready for
+    inference (a DiT is folded) in autocast's precision: the same function, faster. Without it the copy runs as it is,
+    so that it agrees with its original to the last bit.
     """
 
     def __init__(self, source: Checkpoint | Denoiser) -> None:
         model = source.model if isinstance(source, Checkpoint) else source
-        self.schedule: Schedule = source.schedule if isinstance(source, Checkpoint) else LogLinear()
+        self.process: Process = source.process if isinstance(source, Checkpoint) else Masked()
+        self.step_law: StepLaw = source.step_law if isinstance(source, Checkpoint) else Factorised()
         self.model = _frozen_copy(model)
         self.compiled = False
         self._ready: _Ready | None = None
@@ -64,9 +68,9 @@ class Teacher:
         self.compiled, self._ready = True, None
 
     def rest(self) -> None:
-        """Leave its device, until it is called again."""
+        """Leave its device, until it is called again; weights that it shares with a student stay."""
         self._ready = None
-        if isinstance(self.model, nn.Module):
+        if isinstance(self.model, nn.Module) and not getattr(self.model, "_shares", False):
             self.model.cpu()
 
     def check(self, student: Denoiser) -> None:
@@ -76,11 +80,11 @@ class Teacher:
             raise UserError(f"the teacher has {mine}, the student {theirs}: both need one tokenizer and one mask")
 
     @torch.no_grad()
-    def features(self, z_BL: Tensor) -> Tensor:
+    def features(self, z_BL: Tensor, time_B: Tensor | None = None) -> Tensor:
         """The body."""
         ready = self._prepare(z_BL.device)
         with ready.precision():
-            return ready.features(z_BL)
+            return ready.features(z_BL) if time_B is None else ready.features(z_BL, time=time_B)
 
     @torch.no_grad()
     def logits(self, h_MD: Tensor, width: int | None = None) -> Tensor:
@@ -91,9 +95,16 @@ class Teacher:
             logits_MW = ready.head(h_MD)[:, :width]
             if logits_MW.shape[1] < width:
                 logits_MW = F.pad(logits_MW, (0, width - logits_MW.shape[1]))
-            logits_MW[:, self.model.mask_id].fill_(MASK_LOGIT)
+            if self.model.mask_id is not None:
+                logits_MW[:, self.model.mask_id].fill_(MASK_LOGIT)
             logits_MW[:, self.model.vocab_size :].fill_(MASK_LOGIT)
         return logits_MW
+
+    @torch.no_grad()
+    def draw(self, h_ND: Tensor, flat_M: Tensor, length: int, uniform_M: Tensor) -> Tensor:
+        """Tokens at positions of the rows h_ND, from the teacher's own step law."""
+        ready = _Drawing(self, h_ND.device)
+        return self.step_law.draw(Step(ready, h_ND, flat_M, flat_M, length, Law()), uniform_M).token_M
 
     def _prepare(self, device: torch.device) -> _Ready:
         """The model as it runs on this device in this precision."""
@@ -103,43 +114,59 @@ class Teacher:
         return self._ready
 
 
+class _Drawing(Ready):
+    """A teacher seen as what a step law draws from."""
+
+    def __init__(self, teacher: Teacher, device: torch.device) -> None:
+        super().__init__(teacher.model, device)
+        self._head = teacher.logits
+
+
 @dataclass(frozen=True)
 class _Ready:
     """A model's two calls, for one device and one precision of autocast (None: off)."""
 
     device: torch.device
     dtype: torch.dtype | None
-    features: Callable[[Tensor], Tensor]
+    features: Callable[..., Tensor]
     head: Callable[[Tensor], Tensor]  # may have columns beyond the vocabulary; its result may be written to
     precision: Callable[[], AbstractContextManager[object]]
 
 
 def _ready(model: Denoiser, device: torch.device, dtype: torch.dtype | None, compile: bool) -> _Ready:
-    def exact() -> AbstractContextManager[object]:  # a folded model has its own precision
+    def exact() -> AbstractContextManager[object]:  # what is made ready has its own precision
         return torch.autocast(device.type, enabled=False)
 
     if isinstance(model, nn.Module):
         model.to(device)
-    if isinstance(model, DiT) and dtype is not None:
+    run: Denoiser = model
+    if isinstance(model, nn.Module) and dtype is not None:
         with exact():
-            folded = FoldedDiT(model, dtype).to(device)
-        model.cpu()  # only the folded one is needed here
-        features = torch.compile(folded.features) if compile else folded.features
-        return _Ready(device, dtype, features, folded.padded_logits, exact)
-    features = torch.compile(model.features) if compile else model.features
-    return _Ready(device, dtype, features, lambda h: model.logits(h).clone(), nullcontext)
+            run = family_of(model).inference(model, dtype, device)  # type: ignore[assignment]
+        if run is not model and not getattr(model, "_shares", False):
+            model.cpu()  # only the other one is needed here
+    features = torch.compile(run.features) if compile else run.features
+    head = getattr(run, "padded_logits", None) or (lambda h: run.logits(h).clone())
+    return _Ready(device, dtype, features, head, nullcontext if run is model else exact)
 
 
 def _frozen_copy(model: Denoiser) -> Denoiser:
-    """A copy on the CPU, in eval mode, without gradients."""
-    inner: Denoiser = getattr(model, "_orig_mod", model)  # out of torch.compile's wrapping
-    if not isinstance(inner, DiT):
-        copied = copy.deepcopy(inner)
-        if isinstance(copied, nn.Module):
-            copied.cpu().eval().requires_grad_(False)
-        return copied
-    if inner.config.causal:
+    """A copy in eval mode, without gradients; parameters that are not trained are the model's own."""
+    inner = plain(model)
+    if is_causal(inner):
         raise UserError(
             "a causal model has no mask state and cannot teach a masked one: give a model trained with --objective mdlm"
         )
-    return build(inner.config, inner.state_dict(), "the teacher").eval().requires_grad_(False)
+    states_of(inner)
+    if not isinstance(inner, nn.Module):
+        return copy.deepcopy(inner)
+    trained = {id(value) for value in family_of(inner).trainable(inner).values()}
+    shared = {id(value): value for value in inner.parameters() if id(value) not in trained}
+    if len(shared) == len(list(inner.parameters())):
+        shared = {}  # frozen as a whole: nobody trains it
+    copied = copy.deepcopy(inner, dict(shared)).eval().requires_grad_(False)
+    if shared:
+        copied._shares = True
+    else:
+        copied.cpu()
+    return copied

@@ -51,13 +51,14 @@ class Draw:
     dtype: torch.dtype
 
 
-def shape_logits(logits_MV: Tensor, mask_id: int, law: Law) -> Tensor:
+def shape_logits(logits_MV: Tensor, mask_id: int | None, law: Law) -> Tensor:
     """Logits of the law, in its dtype: the mask ruled out, divided by the temperature, cut beyond top-k and top-p."""
     dtype = DTYPES[law.dtype]
     if logits_MV.device.type == "mps" and dtype == torch.float64:
         logits_MV = logits_MV.cpu()  # no float64 there
     shaped_MV = logits_MV.to(dtype, copy=True)
-    shaped_MV[:, mask_id] = -torch.inf
+    if mask_id is not None:
+        shaped_MV[:, mask_id] = -torch.inf
     if law.temperature != 1:
         shaped_MV = shaped_MV / law.temperature
     if law.top_k is not None and law.top_k < shaped_MV.shape[-1]:
@@ -79,9 +80,13 @@ def _nucleus(logits_MV: Tensor, top_p: float) -> Tensor:
     return logits_MV.masked_fill(torch.zeros_like(beyond_MV).scatter_(-1, order_MV, beyond_MV), -torch.inf)
 
 
-def draw(logits_MV: Tensor, uniform_M: Tensor, mask_id: int, law: Law) -> Draw:
-    """One token a position: the state where the cumulative weight first exceeds uniform * total."""
-    shaped_MV = shape_logits(logits_MV, mask_id, law)
+def draw(logits_MV: Tensor, uniform_M: Tensor, mask_id: int | None, law: Law) -> Draw:
+    """One token a position from the law that logits are shaped into."""
+    return pick(shape_logits(logits_MV, mask_id, law), uniform_M)
+
+
+def pick(shaped_MV: Tensor, uniform_M: Tensor) -> Draw:
+    """One state a position, of log-weights: where the cumulative weight first exceeds uniform * total."""
     weight_MV = (shaped_MV - shaped_MV.amax(-1, keepdim=True)).exp()
     weight_MRW = F.pad(weight_MV, (0, -weight_MV.shape[-1] % _RUN)).unflatten(-1, (-1, _RUN))
     edge_MR = weight_MRW.sum(-1).cumsum(-1)
@@ -105,8 +110,19 @@ def _first_above(edge_MN: Tensor, target_M: Tensor) -> Tensor:
     return (edge_MN <= target_M[:, None]).sum(-1).minimum((edge_MN < edge_MN[:, -1:]).sum(-1))
 
 
-def argmax(logits_MV: Tensor, mask_id: int, law: Law) -> Draw:
+def argmax(logits_MV: Tensor, mask_id: int | None, law: Law) -> Draw:
     """The likeliest token: MDLM's noise removal. Its law is a point mass, so log q is 0."""
     shaped_MV = shape_logits(logits_MV, mask_id, law)
     token_M = shaped_MV.argmax(-1)
     return Draw(token_M, torch.zeros_like(token_M, dtype=shaped_MV.dtype), shaped_MV.dtype)
+
+
+def join(draws: list[Draw]) -> Draw:
+    """Draws of several pieces as one."""
+    return Draw(torch.cat([one.token_M for one in draws]), torch.cat([one.log_q_M for one in draws]), draws[0].dtype)
+
+
+def log_prob(shaped_MV: Tensor, token_M: Tensor) -> Tensor:
+    """The log-probability of tokens under log-weights: (M,) float64, on the CPU (there is no float64 on MPS)."""
+    at_M = token_M.to(shaped_MV.device)
+    return (shaped_MV.gather(1, at_M[:, None])[:, 0] - shaped_MV.logsumexp(1)).cpu().double()

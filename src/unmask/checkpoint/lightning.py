@@ -9,23 +9,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from unmask.checkpoint.formats import mdlm
-from unmask.checkpoint.formats.foreign import Foreign, check_kind
+from torch import Tensor
+
 from unmask.checkpoint.safe_pickle import LazyTensor, plain, read_torch_file
 from unmask.core.errors import UserError
+from unmask.models.dit import published
 
 
-def read_file(path: Path, weights: Literal["ema", "raw"]) -> Foreign:
+def read_lightning(path: Path, weights: Literal["ema", "raw"]) -> tuple[Mapping[str, Any], dict[str, Tensor]]:
+    """(metadata, tensors under MDLM's names)."""
     content = read_torch_file(path)
     state = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(state, dict):
         raise UserError(f"{path} is no Lightning checkpoint: it holds no state_dict")
     metadata = plain(content.get("hyper_parameters")) or {}
-    check_kind(metadata, str(path))
-    lazy = mdlm.strip({name: value for name, value in state.items() if isinstance(value, LazyTensor)}, str(path))
+    published.check_kind(metadata, str(path))
+    lazy = published.strip({name: value for name, value in state.items() if isinstance(value, LazyTensor)}, str(path))
     if weights == "ema":
         lazy = _averaged(lazy, content.get("ema"), path)
-    return mdlm.to_ours({name: value.read() for name, value in lazy.items()}, metadata, str(path), "lightning")
+    return metadata, {name: value.read() for name, value in lazy.items()}
 
 
 def _averaged(raw: Mapping[str, LazyTensor], ema: Any, path: Path) -> dict[str, LazyTensor]:
@@ -34,7 +36,7 @@ def _averaged(raw: Mapping[str, LazyTensor], ema: Any, path: Path) -> dict[str, 
     if not isinstance(shadow, (list, tuple)):
         raise UserError(f"{path} holds no EMA weights: load it with weights='raw' (--weights raw)")
     blocks = len({name.split(".")[1] for name in raw if name.startswith("blocks.")})
-    names = list(mdlm.key_map(blocks))
+    names = list(published.key_map(blocks))
     averaged: dict[str, LazyTensor] = {}
     for name, value in zip(names, shadow, strict=False):
         if isinstance(value, LazyTensor) and name in raw and value.shape == raw[name].shape:
@@ -44,4 +46,4 @@ def _averaged(raw: Mapping[str, LazyTensor], ema: Any, path: Path) -> dict[str, 
             f"{path} has an EMA of {len(shadow)} tensors that does not fit its {len(names)} parameters: "
             "load it with weights='raw' (--weights raw)"
         )
-    return averaged | {name: raw[name] for name in (mdlm.ROTARY,) if name in raw}
+    return averaged | {name: raw[name] for name in (published.ROTARY,) if name in raw}

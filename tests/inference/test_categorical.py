@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from unmask.core.errors import UserError
-from unmask.sampling.categorical import Draw, Law, draw, shape_logits
+from unmask.inference.categorical import Draw, Law, draw, shape_logits
 
 V, MASK = 700, 699
 

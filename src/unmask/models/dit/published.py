@@ -1,6 +1,7 @@
-"""MDLM's published layout: the names of its tensors, and its hub folder (config.json + model.safetensors).
+"""Published DiTs: the names of MDLM's and SDTT's tensors, what their metadata must say, and what is refused by name.
 
-Shapes are read off the tensors; the config is asked only for what they cannot tell (length, dropout, lost blocks).
+Shapes are read off the tensors; the metadata is asked only for what they cannot tell (length, dropout, lost blocks).
+Duo's tensors have the same names and shapes, so only metadata can tell them apart.
 """
 
 from __future__ import annotations
@@ -8,18 +9,92 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmask.checkpoint.formats.foreign import LOADABLE, Foreign, check_kind, check_states, find
-from unmask.checkpoint.tensors import read_tensors, write_tensors
 from unmask.core.errors import UserError
-from unmask.core.files import write_json
 from unmask.models.dit.layers import inverse_frequencies
 from unmask.models.dit.network import DiTConfig
+
+GPT2_STATES = 50258  # GPT-2's 50257 tokens and the mask
+LOADABLE = "unmask reads its own format, MDLM (hub folder or Lightning file) and SDTT"
+
+KINDS = {
+    "duo": "Duo (uniform-state diffusion: time-conditioned and without a mask state)",
+    "duo_base": "Duo (uniform-state diffusion: time-conditioned and without a mask state)",
+    "distillation": "Duo (distilled: time-conditioned and without a mask state)",
+    "llada": "LLaDA",
+    "dream": "Dream",
+    "bd3lm": "BD3-LM (block diffusion)",
+    "sedd": "SEDD (score entropy)",
+    "d3pm": "D3PM",
+    "ar": "autoregressive",
+}
+
+# (where the metadata says it, the only values that mean masked diffusion in MDLM's sense)
+REQUIRED = (
+    ("model_type", {"mdlm"}),
+    ("algo.name", {"mdlm"}),
+    ("diffusion", {"absorbing_state"}),
+    ("parameterization", {"subs"}),
+)
+
+# tokenizers that have a mask of their own, inside the vocabulary; ours is always the last state
+OWN_MASK = ("bert", "text8")
+BERT_STATES = 30522
+
+
+def find(metadata: Any, path: str) -> Any:
+    """The value whose path ends in `path` (dots between keys), the outermost first; None if there is none.
+
+    A Hydra reference (`${algo.name}`) is no value: what it refers to lies elsewhere in the metadata.
+    """
+    keys = path.split(".")
+    level = [metadata]
+    while level:
+        for node in level:
+            value = node
+            for key in keys:
+                value = value.get(key) if isinstance(value, Mapping) else None
+            if value is not None and not (isinstance(value, str) and value.startswith("${")):
+                return value
+        level = [child for node in level if isinstance(node, Mapping) for child in node.values()]
+    return None
+
+
+def check_kind(metadata: Any, where: str) -> None:
+    """Refuse, by name, whatever the metadata says is not a masked diffusion model without time conditioning."""
+    for path, allowed in REQUIRED:
+        value = find(metadata, path)
+        if isinstance(value, str) and value.lower() not in allowed:
+            kind = KINDS.get(value.lower(), f"{path} = {value!r}")
+            raise UserError(f"{where} is a checkpoint of another kind: {kind}; {LOADABLE}")
+    if find(metadata, "time_conditioning") is True:
+        raise UserError(f"{where} is a time-conditioned model (as Duo's are); {LOADABLE}, without time conditioning")
+    if True in (find(metadata, "causal"), find(metadata, "causal_attention")):
+        raise UserError(f"{where} is an autoregressive (causal) model; {LOADABLE}")
+    tokenizer = find(metadata, "tokenizer_name_or_path") or find(metadata, "tokenizer.name") or ""
+    if isinstance(tokenizer, str) and any(name in tokenizer.lower() for name in OWN_MASK):
+        raise UserError(
+            f"{where} was trained with the tokenizer {tokenizer!r}, whose mask lies inside its vocabulary; "
+            "unmask needs the mask as the last state"
+        )
+
+
+def check_states(states: int, where: str) -> None:
+    if states == BERT_STATES:
+        raise UserError(
+            f"{where} has {states} states, BERT's vocabulary, whose mask lies inside it; "
+            "unmask needs the mask as the last state"
+        )
+    if states == GPT2_STATES - 1:
+        raise UserError(
+            f"{where} has {states} states, GPT-2's tokens without a mask: it is no masked diffusion model "
+            f"(Duo and autoregressive models look so); {LOADABLE}"
+        )
+
 
 # theirs -> ours, in the order of their parameters() (the order of the EMA's list); {i} is the number of the block
 KEYS = {
@@ -81,10 +156,16 @@ def strip(names: Mapping[str, Any], where: str) -> dict[str, Any]:
     raise UserError(f"{where} holds no network that we know (no tensor is called vocab_embed.embedding); {LOADABLE}")
 
 
-def to_ours(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], where: str, format: str) -> Foreign:
-    """Tensors under their bare names -> weights under ours, and the shape they imply."""
+def to_ours(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], where: str
+) -> tuple[DiTConfig, dict[str, Tensor]]:
+    """The shape that their tensors imply, and the weights under our names."""
+    check_kind(metadata, where)
+    tensors = strip(tensors, where)
     found = 1 + max((int(m[1]) for name in tensors if (m := re.match(r"blocks\.(\d+)\.", name))), default=-1)
     blocks = _number(metadata, ("n_blocks",)) or found  # a file that lost its last blocks would else look whole
+    if blocks > len(tensors):
+        raise UserError(f"{where} contradicts itself: n_blocks = {blocks}, and there are {len(tensors)} tensors in all")
     names = key_map(blocks)
     missing, extra = names.keys() - tensors.keys(), tensors.keys() - names.keys() - {ROTARY}
     if missing or extra:
@@ -103,7 +184,7 @@ def to_ours(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any], where: s
         length=_number(metadata, ("model_length", "model.length", "length")) or DEFAULT_LENGTH,
         dropout=_dropout(metadata),
     )
-    return Foreign(config, {ours: tensors[theirs] for theirs, ours in names.items()}, format, metadata)
+    return config, {ours: tensors[theirs] for theirs, ours in names.items()}
 
 
 def _number(metadata: Mapping[str, Any], paths: tuple[str, ...]) -> int | None:
@@ -136,22 +217,26 @@ def _heads(hidden: int, inv_freq: Tensor | None, metadata: Mapping[str, Any], wh
     return hidden // head_size
 
 
-def read_folder(folder: Path, config: Mapping[str, Any]) -> Foreign:
-    """A hub folder, its config.json already read."""
-    check_kind(config, str(folder))
-    tensors = strip(read_tensors(folder / "model.safetensors"), str(folder))
-    return to_ours(tensors, config, str(folder), "mdlm")
+def is_ours(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is MDLM's, or SDTT's Hydra config; raises UserError for a kind that is known and not read."""
+    check_kind(config, "this checkpoint")
+    return (
+        "model_type" in config
+        or find(config, "parameterization") is not None
+        or find(config, "hidden_size") is not None
+    )
 
 
-def write_folder(folder: Path, config: DiTConfig, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
-    """A hub folder as MDLM's own code reads it."""
+def to_published(config: DiTConfig, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(config.json, tensors) of a hub folder as MDLM's own code reads it."""
     if config.causal:
         raise UserError("MDLM's layout has no causal models: keep this one in our own format")
     fields = dataclasses.asdict(config)
     named = {PREFIX + name: weights[ours] for name, ours in key_map(config.blocks).items()}
-    theirs = {name: weight.to(dtype or weight.dtype) for name, weight in named.items()}
-    # never cast: their code multiplies it by the position, so that bf16 turns the last of 1024 by up to 0.45 radians
-    theirs[PREFIX + ROTARY] = inverse_frequencies(config.hidden // config.heads).float()
-    write_tensors(folder / "model.safetensors", theirs)
-    facts = {name: fields[ours] for name, ours in CONFIG.items()}
-    write_json(folder / "config.json", {"model_type": "mdlm", **facts, "time_conditioning": False})
+    # float32: their code multiplies it by the position, so that bf16 turns the last of 1024 by up to 0.45 radians
+    named[PREFIX + ROTARY] = inverse_frequencies(config.hidden // config.heads).float()
+    return {
+        "model_type": "mdlm",
+        **{name: fields[ours] for name, ours in CONFIG.items()},
+        "time_conditioning": False,
+    }, named

@@ -1,0 +1,123 @@
+"""The step law: the joint law of the tokens that one step draws. Sampler, NELBO and distillation ask only this.
+
+`Factorised` draws every position by itself, as all published samplers do. A law that is not factorised looks at the
+other positions of its row as well; whatever it does, `log_prob` is the exact log-probability of what `draw` drew.
+
+Shapes: N positions of all rows in a forward, M of them drawn, D features, V states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from unmask.core.errors import UserError, unknown
+from unmask.inference import categorical
+from unmask.inference.categorical import Draw, Law
+from unmask.inference.ready import Ready
+
+
+@dataclass(frozen=True)
+class Step:
+    """The positions that one step draws, and the model's own law at each of them."""
+
+    ready: Ready
+    h_ND: Tensor  # features of every position of the rows in the forward
+    local_M: Tensor  # where each drawn position stands in h_ND
+    flat_M: Tensor  # where it stands in the table (texts, L); positions rise within a text
+    length: int  # L
+    law: Law
+    posterior: Callable[[Tensor, Tensor], Tensor] | None = None  # (log p_CV, which of the M_C) -> log q(z_s); None: p
+
+    @property
+    def row_M(self) -> Tensor:
+        """The text of each position."""
+        return self.flat_M // self.length
+
+    @property
+    def position_M(self) -> Tensor:
+        """Its place in that text."""
+        return self.flat_M % self.length
+
+    def chosen(self, which: Tensor) -> Step:
+        """Only some of the positions."""
+        return replace(self, local_M=self.local_M[which], flat_M=self.flat_M[which])
+
+    def parts(self) -> Iterator[Tensor]:
+        """Indices of the M, in pieces whose table of logits fits into memory."""
+        yield from torch.arange(len(self.local_M), device=self.local_M.device).split(self.ready.chunk)
+
+    def logits(self, part: Tensor) -> Tensor:
+        """The head at some of the positions."""
+        return self.ready.logits(self.h_ND[self.local_M[part]])
+
+    def shaped(self, part: Tensor) -> Tensor:
+        """Log-weights of the law at some positions, in the precision of the draw: (C, V), not normalised."""
+        shaped_CV = categorical.shape_logits(self.logits(part), self.ready.states.mask, self.law)
+        if self.posterior is None:
+            return shaped_CV
+        return self.posterior(shaped_CV.log_softmax(-1)[:, : self.ready.states.size], part)
+
+
+class StepLaw(Protocol):
+    """`uniform_M` is one uniform a position: the same noise gives the same tokens, whatever else is in the batch."""
+
+    name: ClassVar[str]
+
+    def draw(self, step: Step, uniform_M: Tensor) -> Draw:
+        """Tokens at all positions of the step, and the log-probability of each given those drawn before it."""
+
+    def log_prob(self, step: Step, token_M: Tensor) -> Tensor:
+        """What `draw` would have said for these tokens: (M,) float64; the sum over a text's positions is its log q."""
+
+
+@dataclass(frozen=True)
+class Factorised:
+    """Each position by itself, by the exact categorical draw."""
+
+    name: ClassVar[str] = "factorised"
+
+    def draw(self, step: Step, uniform_M: Tensor) -> Draw:
+        drawn = []
+        for part in step.parts():
+            noise = uniform_M[part.to(uniform_M.device)]
+            if step.posterior is None:
+                run = step.ready.fused(categorical.draw)
+                drawn.append(run(step.logits(part), noise, step.ready.states.mask, step.law))
+            else:
+                drawn.append(categorical.pick(step.shaped(part), noise))
+        return categorical.join(drawn)
+
+    def log_prob(self, step: Step, token_M: Tensor) -> Tensor:
+        parts = [categorical.log_prob(step.shaped(part), token_M[part.to(token_M.device)]) for part in step.parts()]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+STEP_LAWS: dict[str, type[Any]] = {"factorised": Factorised}
+
+
+def register_step_law(kind: type[Any]) -> type[Any]:
+    """Make a step law known by its `name`; a dataclass whose fields JSON can hold. Usable as a decorator."""
+    STEP_LAWS[kind.name] = kind
+    return kind
+
+
+def step_law_to_json(law: StepLaw) -> dict[str, Any]:
+    return {"name": law.name, **vars(law)}
+
+
+def make_step_law(law: str | StepLaw, **settings: Any) -> StepLaw:
+    """A step law from its name and settings, or itself."""
+    if not isinstance(law, str):
+        return law
+    if law not in STEP_LAWS:
+        raise unknown("step law", law, STEP_LAWS)
+    try:
+        made: StepLaw = STEP_LAWS[law](**settings)
+    except TypeError as error:
+        raise UserError(f"the step law {law} does not take these settings ({error})") from error
+    return made

@@ -1,0 +1,71 @@
+"""A causal DiT that reads one token a call, with a cache of keys and values.
+
+As in the folded DiT only the matrix products are in the narrow type: the residual stream and the norms stay in float32.
+
+Shapes: B texts, L tokens, T of them read so far, D features, H heads, E features of a head.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unmask.models.dit.layers import Block
+from unmask.models.dit.network import DiT
+
+
+class Cached:
+    """A causal DiT that reads one token a call and remembers the keys and values of those before."""
+
+    def __init__(self, model: DiT, rows: int) -> None:
+        self.model, self.place = model, 0
+        config, weight = model.config, model.head.linear.weight
+        shape = (config.blocks, 2, rows, config.heads, config.length, config.hidden // config.heads)
+        self.memory = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self.condition_C = model._condition()
+
+    def logits(self, token_B: Tensor) -> Tensor:
+        """logits_BV of what follows."""
+        h_B1D = self.model.embedding(token_B[:, None])
+        for block, memory in zip(self.model.blocks, self.memory, strict=True):
+            assert isinstance(block, Block)
+            h_B1D = self._through(block, h_B1D, memory)
+        self.place += 1
+        return self.model.logits(h_B1D, _product)[:, 0]
+
+    def _through(self, block: Block, x_B1D: Tensor, memory_2BHLE: Tensor) -> Tensor:
+        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = block.modulation(self.condition_C).chunk(6)
+        narrow = block.qkv.weight.dtype
+        qkv_B1D = block.qkv(block.attention_norm(x_B1D, shift_1, scale_1).to(narrow))
+        q_BH1E, k_BH1E, v_BH1E = qkv_B1D.unflatten(-1, (3, block.heads, -1)).permute(2, 0, 3, 1, 4)
+        memory_2BHLE[0, :, :, self.place] = self._turned(k_BH1E)[:, :, 0]
+        memory_2BHLE[1, :, :, self.place] = v_BH1E[:, :, 0]
+        seen_2BHTE = memory_2BHLE[:, :, :, : self.place + 1]
+        mixed_BH1E = F.scaled_dot_product_attention(self._turned(q_BH1E), *seen_2BHTE)
+        x_B1D = x_B1D + gate_1 * block.attention_out(mixed_BH1E.transpose(1, 2).flatten(2))
+        return x_B1D + gate_2 * block._mlp(block.mlp_norm(x_B1D, shift_2, scale_2).to(narrow))
+
+    def _turned(self, x_BH1E: Tensor) -> Tensor:
+        """Rotary positions at this place alone."""
+        rotary = self.model.rotary
+        first, second = x_BH1E.chunk(2, dim=-1)
+        turned = torch.cat([-second, first], dim=-1)
+        return (x_BH1E * rotary.cos_LE[self.place] + turned * rotary.sin_LE[self.place]).to(x_BH1E.dtype)
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x.to(weight.dtype), weight, bias)
+
+
+def narrowed(model: DiT, dtype: torch.dtype, device: torch.device) -> DiT:
+    """A copy there with the matrices of its products in `dtype`, everything else in float32."""
+    model = copy.deepcopy(model).to(device, torch.float32).eval()
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        for linear in (block.qkv, block.attention_out, block.mlp_in, block.mlp_out):
+            linear.to(dtype)
+    model.head.linear.to(dtype)
+    return model

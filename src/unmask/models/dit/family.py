@@ -1,0 +1,91 @@
+"""The family `dit`: MDLM's DiT, its published files, its folded twin, what training and measuring ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unmask.core.errors import UserError
+from unmask.models.dit import published
+from unmask.models.dit.cached import Cached, narrowed
+from unmask.models.dit.folded import FoldedDiT
+from unmask.models.dit.layers import Rotary
+from unmask.models.dit.network import PRESETS, DiT, DiTConfig
+from unmask.models.family import Family, register_family
+
+
+@register_family
+class DiTFamily(Family):
+    """`DiT` with MDLM's, SDTT's and our own tensor names."""
+
+    name = "dit"
+    network = DiT
+    config = DiTConfig
+    presets = PRESETS
+
+    def build(self, config: DiTConfig) -> DiT:
+        return DiT.from_config(config)
+
+    def check(self, config: DiTConfig, weights: Mapping[str, Tensor]) -> None:
+        found = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
+        if config.blocks != found:
+            raise UserError(f"the config says {config.blocks} blocks, and the weights have {found}")
+
+    def settle(self, model: nn.Module) -> None:
+        """The table of rotary positions is in no checkpoint."""
+        assert isinstance(model, DiT)
+        weight = model.embedding.weight
+        model.rotary = Rotary(model.config.length, model.config.hidden // model.config.heads)
+        model.rotary.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
+
+    def reads(self, config: Mapping[str, Any]) -> bool:
+        return published.is_ours(config)
+
+    def read(
+        self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
+    ) -> tuple[DiTConfig, dict[str, Tensor]]:
+        return published.to_ours(tensors, config, where)
+
+    def blocks(self, model: nn.Module) -> Iterable[nn.Module]:
+        assert isinstance(model, DiT)
+        return model.blocks
+
+    def compile(self, model: nn.Module) -> None:
+        for block in self.blocks(model):
+            block.compile(options=_sound_options())
+
+    def head(self, model: nn.Module) -> Callable[[Tensor, Callable[[Tensor, Tensor, Tensor], Tensor]], Tensor]:
+        assert isinstance(model, DiT)
+        return model.logits
+
+    def flops(self, model: nn.Module, length: int) -> tuple[float, float]:
+        """12 D² weights a block, attention over all positions (causal: half); D V weights of the head."""
+        assert isinstance(model, DiT)
+        shape = model.config
+        attention = 2 * length * shape.hidden * (0.5 if shape.causal else 1.0)
+        return 2.0 * shape.blocks * (12 * shape.hidden**2 + attention), 2.0 * shape.hidden * shape.vocab_size
+
+    def inference(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        assert isinstance(model, DiT)
+        return super().inference(model, dtype, device) if model.config.causal else FoldedDiT(model, dtype).to(device)
+
+    def causal_copy(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        assert isinstance(model, DiT)
+        return narrowed(model, dtype, device)
+
+    def reader(self, model: nn.Module, rows: int) -> Callable[[Tensor], Tensor]:
+        assert isinstance(model, DiT)
+        return Cached(model, rows).logits
+
+
+def _sound_options() -> dict[str, Any] | None:
+    """What the compiler must not do. Since torch 2.10 it sums a norm's gradients over rows and columns in one kernel
+    (mix-order reduction) and, where they are slices of one vector as our shifts and scales are, leaves whatever was in
+    memory in their place (pytorch issue 193061): a causal pocket model on an H200 blew up in 247 to 858 steps.
+    """
+    from torch._inductor import config
+
+    return {"triton.mix_order_reduction": False} if hasattr(config.triton, "mix_order_reduction") else None

@@ -1,0 +1,173 @@
+"""A model family: a network with everything that is particular to it. Every other part of the package asks the family.
+
+A new family is a subclass that names its network and its config, and changes what its network does otherwise. The
+network is a Denoiser and a torch module with a `config`.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from unmask.core.errors import UserError, unknown
+
+
+class Family:
+    """One kind of network. `config` is a frozen dataclass that JSON can hold."""
+
+    name: ClassVar[str]
+    network: ClassVar[type[nn.Module]]
+    config: ClassVar[type[Any]]
+    presets: ClassVar[Mapping[str, Any]] = {}
+
+    # -- making one ----------------------------------------------------------------------------------------------
+
+    def build(self, config: Any) -> nn.Module:
+        """A network of this shape with fresh weights; also under `torch.device("meta")`."""
+        return self.network(config)
+
+    def check(self, config: Any, weights: Mapping[str, Tensor]) -> None:
+        """Raise UserError for a config that cannot belong to these tensors, before anything is built from it."""
+
+    def settle(self, model: nn.Module) -> None:
+        """After weights were put into a network born on `meta`: make what no checkpoint holds, such as tables."""
+
+    def reads(self, config: Mapping[str, Any]) -> bool:
+        """Whether a published checkpoint's config.json is of this family."""
+        return False
+
+    def read(
+        self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
+    ) -> tuple[Any, dict[str, Tensor]]:
+        """Of a published checkpoint: our config, and its tensors under our names."""
+        raise UserError(f"{where}: the family {self.name} reads no published files")
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def trainable(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """What training moves: all parameters, or only those of adapters."""
+        return {name: value for name, value in model.named_parameters() if value.requires_grad}
+
+    def blocks(self, model: nn.Module) -> Iterable[nn.Module]:
+        """Parts that are compiled, and spread over processes, one by one."""
+        return ()
+
+    def compile(self, model: nn.Module) -> None:
+        """Compile for training, where it is next called."""
+        for block in self.blocks(model):
+            block.compile()
+
+    def head(self, model: nn.Module) -> Callable[[Tensor, Callable[[Tensor, Tensor, Tensor], Tensor]], Tensor] | None:
+        """The head as a function of features and of what takes the place of its last product x W' + b; None: it does
+        not end in one. With it a loss need never hold all logits at once (objectives/head_loss.py)."""
+        return None
+
+    def flops(self, model: nn.Module, length: int) -> tuple[float, float]:
+        """Of one forward pass: operations per token of the body, and per token that the head runs on."""
+        return 2.0 * sum(value.numel() for value in model.parameters()), 0.0
+
+    def attention(self, model: nn.Module, z_BL: Tensor) -> list[tuple[float, float]] | None:
+        """(median entropy over heads in nats, largest logit) of each block's attention; None: not exposed."""
+        return None
+
+    # -- inference -----------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def inference(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        """The same function for inference, there and with its matrices in `dtype`, perhaps folded.
+
+        The model itself if it is that already, else a copy: the caller's stays as it is.
+        """
+        weights = list(model.parameters())
+        if not model.training and all((w.dtype, w.device) == (dtype, device) for w in weights):
+            return model
+        return copy.deepcopy(model).to(device, dtype).eval()
+
+    def causal_copy(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        """A copy of a causal network to write with."""
+        raise UserError(f"a causal model of the family {self.name} cannot be sampled")
+
+    def reader(self, model: nn.Module, rows: int) -> Callable[[Tensor], Tensor]:
+        """A function that takes the next token of each of so many texts and gives logits_BV of what follows."""
+        raise UserError(f"a causal model of the family {self.name} cannot be sampled")
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def register_family(family: type[Family]) -> type[Family]:
+    """Make a family known by its name; usable as a decorator."""
+    FAMILIES[family.name] = family()
+    return family
+
+
+def family_named(name: str) -> Family:
+    if name not in FAMILIES:
+        raise unknown("model family", name, FAMILIES)
+    return FAMILIES[name]
+
+
+def plain(model: Any) -> Any:
+    """A network out of torch.compile's wrapping."""
+    return getattr(model, "_orig_mod", model)
+
+
+def family_of(model: Any) -> Family:
+    """The family of a network; one that nobody registered can be sampled, but not saved."""
+    model = plain(model)
+    for family in FAMILIES.values():
+        if isinstance(model, family.network):
+            return family
+    return _Unnamed()
+
+
+class _Unnamed(Family):
+    """A network of no registered family: everything by default."""
+
+    name = "unnamed"
+
+
+def config_to_json(model: Any) -> dict[str, Any]:
+    """A network's config as JSON can hold it."""
+    return dataclasses.asdict(plain(model).config)
+
+
+def changed_preset(presets: Mapping[str, Any], name: str, **overrides: Any) -> Any:
+    """A named shape, some of it changed."""
+    if name not in presets:
+        raise unknown("model preset", name, presets)
+    fields = [field.name for field in dataclasses.fields(presets[name])]
+    for key in overrides:
+        if key not in fields:
+            raise unknown("model option", key, fields)
+    return dataclasses.replace(presets[name], **overrides)
+
+
+def assemble(family: Family, config: Any, weights: Mapping[str, Tensor], where: str) -> nn.Module:
+    """A network that holds these tensors as they are: same precision, no copy. `where` names them in errors."""
+    most = sum(tensor.numel() for tensor in weights.values())
+    for name, value in dataclasses.asdict(config).items():
+        if isinstance(value, int) and value > most:
+            raise UserError(f"{where} does not fit its config: {name} = {value}, and there are {most} numbers in all")
+    family.check(config, weights)
+    with torch.device("meta"):
+        model = family.build(config)
+    expected = model.state_dict()
+    for name in sorted(expected.keys() | weights.keys()):
+        if name not in weights:
+            raise UserError(f"{where} is incomplete: the tensor {name!r} is missing")
+        if name not in expected:
+            raise UserError(f"{where} does not fit its config: unknown tensor {name!r}")
+        if weights[name].shape != expected[name].shape:
+            raise UserError(
+                f"{where} does not fit its config: {name!r} has shape {tuple(weights[name].shape)}, "
+                f"not {tuple(expected[name].shape)}"
+            )
+    model.load_state_dict(dict(weights), assign=True)  # Module.to_empty would import sympy: 0.7 s of a cold start
+    family.settle(model)
+    return model
