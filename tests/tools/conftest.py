@@ -84,7 +84,7 @@ STUDIES = """
 plans:
   status: planned
   missing: the second judge ran out of time
-  commands: [unmask evaluate --config study-plans]
+  commands: [unmask evaluate --config studies/plans.yaml]
   samples: 32
   runs:
     plans-one: {out: plans}

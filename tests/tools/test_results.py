@@ -9,12 +9,12 @@ import pytest
 import yaml
 from tools.results.run import jobs_of
 
-import unmask
 from unmask.cli.main import main as command
 from unmask.studies.results import read_results, write_results
 
-RECIPES = sorted((Path(unmask.__file__).parent / "recipes").glob("study-*.yaml"))
-STUDIES = Path(__file__).resolve().parents[2] / "docs" / "results" / "studies.yaml"
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = sorted((ROOT / "studies").glob("*.yaml"))
+STUDIES = ROOT / "docs" / "results" / "studies.yaml"
 
 
 def tool(house: Path, *words: str) -> int:
@@ -237,16 +237,17 @@ def test_the_readme_has_the_headline_in_brief(house):
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_study_recipe_suits_the_command_in_its_head(capsys, recipe):
     text = recipe.read_text(encoding="utf-8")
-    found = re.search(rf"unmask (\S+) --config {recipe.stem} ", text)
+    found = re.search(rf"unmask (\S+) --config studies/{recipe.name} ", text)
     assert found, "a recipe opens with a command that uses it"
-    assert command([found[1], "--config", recipe.stem, "--print_config"]) == 0
+    assert command([found[1], "--config", str(recipe), "--print_config"]) == 0
     chosen = yaml.safe_load(capsys.readouterr().out)
     assert {key: chosen[key] for key in yaml.safe_load(text)} == {
         key: float(value) if isinstance(chosen[key], float) else value for key, value in yaml.safe_load(text).items()
     }
 
 
-def test_every_command_of_the_studies_is_one_that_unmask_takes(capsys):
+def test_every_command_of_the_studies_is_one_that_unmask_takes(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
     studies = yaml.safe_load(STUDIES.read_text(encoding="utf-8"))
     for study in studies.values():
         for job in jobs_of(study["commands"]):
