@@ -3,8 +3,6 @@
 The rule: the last 5% of the documents are validation, the 5% before them test, the rest is for training. A corpus with
 too few documents for that (a single book) is divided in the same way by its characters. The splits follow each other
 in the order of the text, so one pass writes all three.
-
-Refuses to know tokens and shards.
 """
 
 from __future__ import annotations
@@ -37,15 +35,15 @@ class Counts:
     documents: int
     characters: int
     bytes: int
-    sha256: str = ""  # of the file; empty in a plan that the first versions left unfinished
+    sha256: str  # of the file
 
 
 class SourceChanged(UserError):
-    """A source is not the one that the plan was made of."""
+    """A source is not the one that was counted."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class Division:
     """The division of a corpus. `starts` says where test and validation begin, in documents or characters."""
 
     counts: list[Counts]
@@ -56,7 +54,7 @@ class Plan:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Plan:
+    def from_json(cls, value: dict[str, Any]) -> Division:
         first, second = value["starts"]
         return cls([Counts(**one) for one in value["counts"]], value["split_by"], (first, second))
 
@@ -78,7 +76,7 @@ class Plan:
                     yield Item(split, text, last, index, number)
                     number += 1
                 place += len(piece.text) if self.split_by == "characters" else piece.last
-            if self.counts[index].sha256 not in ("", digest.hexdigest()):
+            if self.counts[index].sha256 != digest.hexdigest():
                 raise SourceChanged(
                     f"{sources[index].name} changed while it was being prepared, so what was made is removed: "
                     "run the same command again when nobody writes to it"
@@ -123,7 +121,7 @@ def check_fractions(validation: float, test: float) -> None:
         raise UserError(f"--validation {validation} and --test {test} leave nothing to train on: keep the sum below 1")
 
 
-def divide(counts: list[Counts], validation: float, test: float) -> Plan:
+def divide(counts: list[Counts], validation: float, test: float) -> Division:
     """Where the splits begin: by documents if every split that was asked for gets one, else by characters."""
     for unit in ("documents", "characters"):
         total = sum(getattr(one, unit) for one in counts)
@@ -131,15 +129,15 @@ def divide(counts: list[Counts], validation: float, test: float) -> Plan:
         training = total - in_test - in_validation
         if training and (in_test or not test) and (in_validation or not validation):
             break
-    return Plan(counts, unit, (training, training + in_test))
+    return Division(counts, unit, (training, training + in_test))
 
 
 def training_sample(
-    plan: Plan, sources: list[Source], reading: Reading, limit: int, on_text: Callable[[int], None]
+    division: Division, sources: list[Source], reading: Reading, limit: int, on_text: Callable[[int], None]
 ) -> Iterator[str]:
     """About `limit` characters of the training split: every so many-th piece, so evenly over its whole length."""
-    rate = min(1.0, limit / plan.total("characters"))
-    for count, item in enumerate(plan.items(sources, reading)):
+    rate = min(1.0, limit / division.total("characters"))
+    for count, item in enumerate(division.items(sources, reading)):
         if item.split != "train":
             return
         on_text(len(item.text))

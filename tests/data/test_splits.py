@@ -9,7 +9,7 @@ import pytest
 
 from unmask.data import corpus
 from unmask.data.corpus import Reading, find
-from unmask.data.plan import Plan, divide, survey, training_sample
+from unmask.data.splits import Division, divide, survey, training_sample
 
 TEXTS = {"one.txt": 1, "few.txt": 7, "many.txt": 30}
 
@@ -21,7 +21,7 @@ def planned(prose: Prose, tmp_path: Path, name: str, validation: float = 0.05, t
     (tmp_path / name).write_text("\n<|endoftext|>\n".join(texts), encoding="utf-8")
     sources, reading = find(str(tmp_path / name)), Reading()
     plan = divide(survey(sources, reading, lambda size: None), validation, test)
-    return texts, sources, Plan.from_json(plan.to_json())
+    return texts, sources, Division.from_json(plan.to_json())
 
 
 def test_the_last_documents_are_validation_and_those_before_them_test(prose: Prose, tmp_path: Path) -> None:
