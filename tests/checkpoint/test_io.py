@@ -178,7 +178,7 @@ def _truncate(name):
 
 DAMAGE = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "holds no checkpoint"),
-    "half a config": (_truncate("config.json"), "damaged .not valid JSON."),
+    "half a config": (_truncate("config.json"), "damaged .not valid JSON"),
     "half the weights": (_truncate("model.safetensors"), "model.safetensors does not match its sha256"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),

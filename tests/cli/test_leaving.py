@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from unmask.cli.main import let_sigterm_say_so
+from unmask.cli.main import catch_sigterm
 
 SCRIPT = """
 import threading, time
@@ -44,5 +44,5 @@ def test_one_of_several_ends_at_once_when_torchrun_says_so(monkeypatch):
     """It may wait for the others inside a library, where Python hears of no signal."""
     monkeypatch.setenv("RANK", "1")
     before = signal.getsignal(signal.SIGTERM)
-    let_sigterm_say_so()
+    catch_sigterm()
     assert signal.getsignal(signal.SIGTERM) is before

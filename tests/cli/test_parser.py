@@ -1,7 +1,8 @@
 """A verb's signature is its command line: lists, switches, recipes, and one line for every mistake."""
 
-import importlib
-import inspect
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,8 +11,14 @@ import pytest
 import yaml
 
 from unmask.cli.main import BENCHES, VERBS, main
-from unmask.cli.parser import CommandLine
+from unmask.cli.options import MISSING
+from unmask.cli.parser import Call, CommandLine
 from unmask.core.errors import UserError
+from unmask.core.verbs import verb as make_verb
+
+LINES = {f"unmask {name}": verb for name, verb in VERBS.items()} | {
+    f"unmask bench {name}": verb for name, verb in BENCHES.items()
+}
 
 
 @dataclass
@@ -38,17 +45,73 @@ def verb(
     return {"text": text, "gamma": gamma, "kind": kind, "json": json, "from": from_, "engine": engine}
 
 
-def call(*words: str) -> dict[str, Any]:
-    return CommandLine(verb, "verb").call(list(words))
+@pytest.fixture(params=["as it is", "as a verb"])
+def call(request: pytest.FixtureRequest) -> Any:
+    """The command line of a plain function, and of a public verb: they are one."""
+    function = make_verb(verb) if request.param == "as a verb" else verb
+    return lambda *words: CommandLine(function, "verb").call(list(words))
 
 
-def test_types_lists_switches_and_spread_out_dataclasses() -> None:
+def test_types_lists_switches_and_spread_out_dataclasses(call: Any) -> None:
     got = call("hello", "--gamma", "0.1", "5e-1", "--kind", "fast", "--json", "--from", "a/b", "--power", "1e2")
     assert got == {
         "text": "hello", "gamma": [0.1, 0.5], "kind": "fast", "json": True, "from": Path("a/b"), "engine": Engine(100),
     }  # fmt: skip
     assert call("--gamma", "1")["engine"] == Engine()
     assert call("--gamma", "1/512")["gamma"] == [1 / 512]
+
+
+def unions(
+    model: str | Engine = "pocket", *, n: int | Sequence[int] | None = None, grid: str | Sequence[float] | None = None,
+    prompt: str | Sequence[str] | None = None, models: Mapping[str, str | Engine] | None = None,
+    out: Path | None = None, callback: Any = None, block_size: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    return {name: value for name, value in locals().items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("words", "got"),
+    [
+        ("-n 3", {"n": 3}),
+        ("--n 3 4", {"n": [3, 4]}),
+        ("--grid rank", {"grid": "rank"}),
+        ("--grid 0.5", {"grid": [0.5]}),
+        ("--grid 0.8 0.5", {"grid": [0.8, 0.5]}),
+        ("--prompt a --block-size 2", {"prompt": "a", "block_size": 2}),
+        ("--prompt a b", {"prompt": ["a", "b"]}),
+        ("--models a=b c=d=e", {"models": {"a": "b", "c": "d=e"}}),
+        ("here -o there", {"model": "here", "out": Path("there")}),
+    ],
+)
+def test_a_union_takes_the_first_type_that_fits(words: str, got: dict[str, Any]) -> None:
+    line = CommandLine(unions, "unions", positional=["model"])
+    assert line.call(words.split()) == {"model": "pocket", "block_size": 1} | got
+    assert "callback" not in line.options  # no word can give one
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--grid rank cosine", "--grid takes a text or several numbers, not 'rank cosine'"),
+        ("--models a", "--models takes NAME=VALUE, such as student=a; 'a' is not of that form"),
+        ("--models a=b a=c", "two of --models are named 'a'"),
+    ],
+)
+def test_mistakes_in_unions(words: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        CommandLine(unions, "unions").call(words.split())
+
+
+def test_a_presenter_adds_options_and_calls_the_verb() -> None:
+    def present(call: Call, *, loud: bool = False) -> tuple[bool, Any]:
+        """Args:
+        loud: say it aloud
+        """
+        return loud, call(callback=print)
+
+    line = CommandLine(unions, "unions", present)
+    assert line.call(["--loud"]) == (True, {"model": "pocket", "block_size": 1, "callback": print})
+    assert "output:" in line.parser.format_help()
 
 
 @pytest.mark.parametrize(
@@ -69,13 +132,15 @@ def test_types_lists_switches_and_spread_out_dataclasses() -> None:
         (["--gamma", "1", "--config", "nowhere"], "no recipe 'nowhere'"),
     ],
 )
-def test_mistakes_are_one_line(words: list[str], said: str) -> None:
+def test_mistakes_are_one_line(call: Any, words: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said.replace("?", r"\?")) as caught:
         call(*words)
     assert "\n" not in str(caught.value)
 
 
-def test_a_recipe_gives_values_and_options_override_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_gives_values_and_options_override_it(
+    call: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text("gamma: [0.25]\npower: 7\nfrom: here\n")
     assert call("--config", str(recipe))["engine"] == Engine(7)
@@ -91,17 +156,41 @@ def test_a_recipe_gives_values_and_options_override_it(tmp_path: Path, capsys: p
         call("--config", str(recipe), "--gamma", "1")
 
 
-@pytest.mark.parametrize("home", [home for home, _ in (VERBS | BENCHES).values() if home])
-def test_what_any_verb_prints_as_its_config_it_reads_back(home: str, tmp_path: Path, capsys) -> None:
-    module, name = home.split(":")
-    line = CommandLine(getattr(importlib.import_module(module), name), name)
+@pytest.mark.parametrize("program", LINES)
+def test_what_any_verb_prints_as_its_config_it_reads_back(program: str, tmp_path: Path, capsys) -> None:
+    line = LINES[program].line(program)
     words = []
     for option in line.options.values():
-        if option.default is inspect.Parameter.empty:
-            words += ["1"] if option.positional else [f"--{option.flag}", "1"]
+        if option.default is MISSING:
+            word = "a=1" if option.named else option.metavar.strip("{}").split(",")[0] if "{" in option.metavar else "1"
+            words += [word] if option.positional else [f"--{option.flag}", word]
     assert line.parse([*words, "--print_config"]) is None
     (tmp_path / "r.yaml").write_text(capsys.readouterr().out)
     assert line.parse(["--config", str(tmp_path / "r.yaml")]) == line.parse(words)
+
+
+@pytest.mark.parametrize("program", [*LINES, "unmask", "unmask bench"])
+def test_help_fits_a_terminal_and_says_what_every_option_is(program: str, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    words = program.split()[1:]
+    if program in LINES:
+        with pytest.raises(SystemExit):
+            main(["help", *words])
+        undocumented = [option.name for option in LINES[program].line(program).options.values() if not option.help]
+        assert undocumented == []
+    else:
+        assert main([*words, "--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_of_that_shell(shell: str, capsys) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "temperature" in script
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=script, text=True, check=True)
+    assert main(["completion", "powershel"]) == 2
 
 
 def test_positional_values_are_asked_for_where_neither_line_nor_recipe_has_them(capsys) -> None:
@@ -109,10 +198,10 @@ def test_positional_values_are_asked_for_where_neither_line_nor_recipe_has_them(
     assert capsys.readouterr().err == "unmask: TARGET must be given; see --help\n"
 
 
-def test_a_recipe_s_null_is_no_text(tmp_path: Path) -> None:
+def test_a_recipe_s_null_is_no_text(call: Any, tmp_path: Path) -> None:
     """`text:` with nothing behind it, where something must be."""
     (tmp_path / "r.yaml").write_text("text:\nfuel:\n")
-    with pytest.raises(UserError, match="--text must have a value, not null"):
+    with pytest.raises(UserError, match="TEXT must have a value, not null"):
         call("--gamma", "1", "--config", str(tmp_path / "r.yaml"))
     (tmp_path / "r.yaml").write_text("fuel:\n")
     assert call("--gamma", "1", "--config", str(tmp_path / "r.yaml"))["engine"] == Engine()
@@ -127,14 +216,14 @@ def test_help_tells_every_default_a_zero_too(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("written", ["3.0", "3", "0.3e1", "0.3e+1", "'3'"])
-def test_a_whole_number_in_a_recipe_however_it_is_written(tmp_path: Path, written: str) -> None:
+def test_a_whole_number_in_a_recipe_however_it_is_written(call: Any, tmp_path: Path, written: str) -> None:
     (tmp_path / "r.yaml").write_text(f"power: {written}\n")
     power = call("--gamma", "1", "--config", str(tmp_path / "r.yaml"))["engine"].power
     assert (power, type(power)) == (3, int)
 
 
 @pytest.mark.parametrize("written", ["3.9", "-0.5", ".inf", ".nan", "'3.9'"])
-def test_a_recipe_s_number_is_not_rounded(tmp_path: Path, written: str) -> None:
+def test_a_recipe_s_number_is_not_rounded(call: Any, tmp_path: Path, written: str) -> None:
     (tmp_path / "r.yaml").write_text(f"power: {written}\n")
     with pytest.raises(UserError, match=f"--power takes a whole number, not {yaml.safe_load(written)!r}"):
         call("--gamma", "1", "--config", str(tmp_path / "r.yaml"))
@@ -162,7 +251,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert main(["trian"]) == 2
     assert capsys.readouterr().err == (
-        f"unmask: unknown verb 'trian': did you mean 'train'? allowed: {', '.join(sorted(VERBS))}\n"
+        f"unmask: unknown verb 'trian': did you mean 'train'? allowed: {', '.join(sorted([*VERBS, 'bench', 'help']))}\n"
     )
     assert main(["duality", "--sttes", "3"]) == 2
     assert capsys.readouterr().err == "unmask: unknown option --sttes: did you mean --states?\n"

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from unmask.checkpoint.io import load
-from unmask.cli.main import Terminated, main
-from unmask.cli.output import let_stdout_take_any_text
+from unmask.cli.main import Terminated, main, open_streams
 from unmask.sampling.sample import _Run, sample
 from unmask.studies.ways import fitted_for_others, make_ways
 
@@ -271,11 +270,11 @@ def test_a_terminal_shows_what_it_has(monkeypatch):
 
     shown = io.BytesIO()
     monkeypatch.setattr("sys.stdout", Terminal(shown, encoding="latin-1"))
-    let_stdout_take_any_text()
+    open_streams()
     print("naïve 日本", flush=True)
     assert shown.getvalue() == "naïve ??\n".encode("latin-1")
     monkeypatch.setattr("sys.stdout", io.StringIO())  # a program's own stream is left as it is
-    let_stdout_take_any_text()
+    open_streams()
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ def shard_set(tmp_path: Path, small: Tokenizer) -> Callable[..., ShardSet]:
             entries.append({"file": f"{split}-{number}.bin", "tokens": len(ids), "sha256": digest})
         (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
         about = {"name": tokenizer.name, "size": tokenizer.size, "hash": tokenizer.hash, "file": "tokenizer.json"}
-        splits = {split: {"tokens": sum(map(len, shards)), "shards": entries}}
+        splits = {split: {"tokens": sum(map(len, shards)), "documents": 0, "text_bytes": 0, "shards": entries}}
         index = {"version": 1, "tokenizer": about, "dtype": "uint16", "splits": splits}
         (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
         return ShardSet.open(folder)

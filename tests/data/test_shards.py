@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from unmask.core.errors import UserError
-from unmask.data.shards import ShardSet, check_tokenizer, dtype_for
+from unmask.core.files import claim_folder
+from unmask.data.shards import Shard, ShardSet, check_tokenizer, dtype_for
 from unmask.data.tokenizer import Tokenizer
 
 
@@ -40,7 +41,7 @@ def test_damage_is_found_and_named(shard_set: Callable[..., ShardSet]) -> None:
     whole = shard.read_bytes()
 
     shard.write_bytes(whole[:-1])
-    with pytest.raises(UserError, match=r"train-1.bin is damaged \(119 bytes where the index says 120\)"):
+    with pytest.raises(UserError, match=r"train-1.bin is damaged \(119 bytes where the index says 60 tokens\)"):
         ShardSet.open(folder)
     shard.write_bytes(whole[:-1] + b"\x01")  # the right size, so only a full reading can tell
     with pytest.raises(UserError, match=r"train-1.bin is damaged .its sha256"):
@@ -61,7 +62,7 @@ def test_a_split_is_verified_once_and_alone(shard_set: Callable[..., ShardSet]) 
     shards = shard_set("corpus", [np.arange(50), np.arange(60)])
     other = shards.folder / "test-0.bin"
     other.write_bytes(bytes(8))
-    shards.index["splits"]["test"] = {"tokens": 4, "shards": [{"file": other.name, "tokens": 4, "sha256": "0" * 64}]}
+    shards.shards["test"] = [Shard(other, 4, "0" * 64)]
     shards.verify_once("train")
     (shards.folder / "train-1.bin").write_bytes(bytes(120))
     shards.verify_once("train")  # known to be good: not read a second time
@@ -73,9 +74,9 @@ def test_a_folder_without_a_good_index_is_refused(shard_set: Callable[..., Shard
     folder = shard_set("corpus", [np.arange(50)]).folder
     index = json.loads((folder / "index.json").read_text())
     for content, message in (
-        ("{", "not valid JSON"),
+        ("{", "index.json is damaged"),
         (json.dumps({**index, "version": 99}), "version 99"),
-        (json.dumps({**index, "dtype": "float8"}), "unknown shard dtype 'float8'"),
+        (json.dumps({**index, "dtype": "float8"}), "'float8'"),
         (json.dumps({key: value for key, value in index.items() if key != "splits"}), "damaged"),
     ):
         (folder / "index.json").write_text(content)
@@ -91,9 +92,9 @@ def test_a_folder_without_a_good_index_is_refused(shard_set: Callable[..., Shard
     (folder / "index.json").unlink()
     with pytest.raises(UserError, match="unmask prepare"):
         ShardSet.open(folder)
-    (folder / "plan.json").write_text("{}")
+    claim_folder(tmp_path / "begun", "corpus")
     with pytest.raises(UserError, match="not finished"):
-        ShardSet.open(folder)
+        ShardSet.open(tmp_path / "begun")
 
 
 def test_a_model_of_another_tokenizer_is_refused(shard_set: Callable[..., ShardSet], small: Tokenizer) -> None:

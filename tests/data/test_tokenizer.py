@@ -69,9 +69,9 @@ def test_the_hash_names_the_tokenizer_and_not_its_spelling(tmp_path: Path, small
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path, small: Tokenizer) -> None:
     with pytest.raises(UserError, match="did you mean 'gpt2'"):
         Tokenizer.load("gtp2")
-    for content, reason in ((b"{}", "not a valid"), (b"\xff\xfe", "UTF-8"), (b'{"model": 1}', "not a valid")):
+    for content in (b"{}", b"\xff\xfe", b'{"model": 1}'):
         (tmp_path / "bad.json").write_bytes(content)
-        with pytest.raises(UserError, match=reason):
+        with pytest.raises(UserError, match=r"tokenizer .*bad\.json is damaged .* give a valid tokenizer"):
             Tokenizer.load(tmp_path / "bad.json")
     endless = json.loads(small.to_json())
     endless["added_tokens"] = []
@@ -95,5 +95,5 @@ def test_a_models_tokenizer_goes_by_its_name_its_folder_or_its_run(
         Tokenizer.load("minow")
     monkeypatch.chdir(tmp_path / "elsewhere")  # what is here goes before what is bundled
     (tmp_path / "elsewhere" / "minnow" / "tokenizer.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(UserError, match="not a valid"):
+    with pytest.raises(UserError, match=r"tokenizer.json is damaged"):
         Tokenizer.load("minnow")

@@ -18,9 +18,9 @@ from unmask.core.streams import stream
 from unmask.metrics.score import Ratio, Score
 from unmask.studies.analysis import analyse
 from unmask.studies.report import write_report
-from unmask.studies.report.svg import Axis
-from unmask.studies.report.tables import likelihood
-from unmask.studies.report.words import headline, meaning
+from unmask.studies.report.figures import figures
+from unmask.studies.report.tables import likelihood, limits, tables
+from unmask.studies.report.words import facts, headline, meaning
 from unmask.studies.results import Bound, Cell, Results
 
 STEPS, PLANS, TEMPERATURES, N = (4, 8, 16, 32, 64), ("iid", "golden"), (1.0, 0.9, 0.8, 0.7), 48
@@ -226,6 +226,116 @@ def test_what_cannot_be_compared_is_said() -> None:
     assert headline(analyse(no_student, draws=50)).words == "Measured, not compared"
 
 
+# --- no more than its interval ----------------------------------------------------------------------------------------
+
+
+def with_scores(results: Results, **ends: dict) -> Results:
+    """The same, with other ends of Gen PPL for the teacher in 4 steps at T = 1, by plan."""
+    cells = []
+    for cell in results.cells:
+        if (cell.model, cell.steps, cell.temperature) == ("teacher", 4, 1.0):
+            said = {**cell.scores["gen_ppl"], **ends[str(cell.plan)]}
+            cell = dataclasses.replace(cell, scores={**cell.scores, "gen_ppl": said})
+        cells.append(cell)
+    return dataclasses.replace(results, cells=cells)
+
+
+@pytest.mark.parametrize(
+    ("iid", "golden", "told"),
+    [
+        ({"value": 1550.0, "low": 1300.0, "high": 1850.0}, {"value": 1795.0, "low": 1500.0, "high": 2100.0}, "apart"),
+        ({"value": 1795.0, "low": 1700.0, "high": 1900.0}, {"value": 1550.0, "low": 1450.0, "high": 1650.0}, "takes"),
+        ({"value": 1795.0, "low": None, "high": None}, {"value": 1.0, "low": 0.9, "high": 1.1}, "apart"),
+    ],
+)
+def test_the_plan_is_credited_only_where_intervals_are_disjoint(iid: dict, golden: dict, told: str) -> None:
+    said = " ".join(meaning(with_scores(made_up(), iid=iid, golden=golden)))
+    assert ("The plan alone" in said) == (told == "takes")
+    assert ("on iid and on golden cannot be told apart" in said) == (told == "apart")
+
+
+def with_headline(**entry: dict) -> Results:
+    results = made_up()
+    return dataclasses.replace(
+        results, analysis={**results.analysis, "headline": {**results.analysis["headline"], **entry},
+                           "comparisons": [{**one, **entry} for one in results.analysis["comparisons"]]}
+    )  # fmt: skip
+
+
+def everything_said(results: Results, folder: Path) -> str:
+    """The page without its record, the Markdown, and what a terminal shows."""
+    write_report(results, folder)
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    return page[: page.index("everything that was really used")] + (folder / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"), [(None, None, "not determined"), (None, 3.0, "below 3.00"), (0.5, None, "above 0.50")]
+)
+def test_an_interval_without_ends_is_said_in_words(low, high, words: str, tmp_path: Path) -> None:
+    found = {**made_up().analysis["headline"]["speed_up"], "low": low, "high": high, "faster": False}
+    gap = {"value": -0.1, "low": low and -low, "high": high}
+    results = with_headline(speed_up=found, gap=gap, gap_at_real=gap)
+    assert f"95% interval {words}" in headline(results).ends
+    assert "cannot be told" in meaning(results)[0]
+    assert words in meaning(results)[0]
+    assert limits(found, digits=2) == words
+    said = everything_said(results, tmp_path)
+    assert words in said
+    for bad in ("∞", "inf]", "[0, ", "None", "[nan"):
+        assert bad not in said, bad
+
+
+def test_a_likelihood_without_an_interval_is_no_verdict() -> None:
+    results = made_up()
+    less = [{**one, "low": None, "high": None} for one in results.analysis["likelihood"]]
+    unknown = dataclasses.replace(results, analysis={**results.analysis, "likelihood": less})
+    (said,) = [sentence for sentence in meaning(unknown) if "NELBO" in sentence]
+    assert "cannot be told from the teacher" in said
+    assert "not determined" in said
+    assert "interval not determined" in " ".join(text for text, _ in facts(unknown))
+
+
+def test_the_parrot_passes_only_what_it_passes() -> None:
+    (said,) = [sentence for sentence in meaning(made_up()) if "parrot" in sentence]
+    assert "By Gen PPL and entropy it cannot be told from real text" in said
+    cells = [
+        dataclasses.replace(cell, scores={**cell.scores, "gen_ppl": {"value": 9.0, "low": 8.0, "high": 10.0}})
+        if cell.model == "parrot" else cell
+        for cell in made_up().cells
+    ]  # fmt: skip
+    (said,) = [s for s in meaning(dataclasses.replace(made_up(), cells=cells)) if "parrot" in s]
+    assert "By entropy it cannot be told" in said
+
+
+def test_a_legend_names_what_is_drawn_and_nothing_else() -> None:
+    """A student that ran on one plan only, and a causal model that nobody judged."""
+    results = made_up()
+    cells = [cell for cell in results.cells if (cell.model, cell.plan) != ("student", "iid") and cell.model != "causal"]
+    fewer = dataclasses.replace(results, cells=cells)
+    for figure in figures(fewer):
+        drawn = {series.name for panel in figure.panels for series in panel.series if series.points}
+        named = [series.name for series in figure.legend]
+        assert sorted(named) == sorted(drawn)
+        assert "causal, causal" not in named
+        assert ("student, iid" in named) == (figure.name == "against-nfe"), "its NELBO was measured on both"
+    frontier = figures(results)[0]
+    assert {"student, iid", "causal, causal", "real text", "parrot"} <= {series.name for series in frontier.legend}
+    assert "real text's entropy" in frontier.caption
+    others = [cell for cell in results.cells if cell.model != "real text"]
+    assert "real text's entropy" not in figures(dataclasses.replace(results, cells=others))[0].caption
+
+
+def test_texts_of_a_file_alone_are_a_report(tmp_path: Path) -> None:
+    cell = dataclasses.replace(_cell("mine", None, None, None, 4.5, 4.0))
+    about = {"mine": {"role": "texts", "sha256": None, "provenance": {}}}
+    settings = {**made_up().settings, "steps": [], "plans": []}
+    results = Results(models=about, cells=[cell], bounds=[], settings=settings, judge={"name": "smollm2", "id": "x"})
+    results = analyse(results, draws=50)
+    assert tables(results)[0].title == "Gen PPL, entropy in nats beneath"
+    assert "mine" in everything_said(results, tmp_path)
+
+
 class _Seen(html.parser.HTMLParser):
     """Elements that are opened and closed in order, and whatever they point to."""
 
@@ -237,7 +347,7 @@ class _Seen(html.parser.HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in ("meta", "link"):
             self.open.append(tag)
-        self.links += [str(value) for name, value in attrs if name in ("href", "src", "srcset")]
+        self.links += [str(value) for name, value in attrs if name in ("href", "src", "srcset", "xlink:href")]
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         pass
@@ -251,16 +361,17 @@ def test_the_page_is_whole_and_needs_nothing_else(written: Path) -> None:
     seen = _Seen()
     seen.feed(text)
     assert seen.open == []
-    assert set(seen.links) == {"data:,"}
-    assert "url(" not in text
+    assert {link for link in seen.links if not link.startswith("#")} == {"data:,"}
+    assert text.count("url(") == text.count("url(#")
     assert "<script" not in text
     assert "prefers-color-scheme:dark" in text
+    assert "#d1495b" not in text[text.index("</style>") :], "plots follow light and dark"
     assert "&lt;said&gt;" in text, "samples are text, not markup"
     for part in PARTS:
         assert part in text, part
     table = text[text.index("Gen PPL, entropy in nats beneath") :]
     cells = re.findall(r"<td>([\d.]+)<small>([\d.]+)</small></td>", table[: table.index("</table>")])
-    assert len(cells) == 5 * (2 * 4 + 2 * 2), "every Gen PPL of the table has its entropy beneath"
+    assert len(cells) == 5 * (2 * 4 + 2 * 2) + 4 + 2, "every Gen PPL of the table has its entropy beneath"
     assert all(re.fullmatch(r"\d\.\d{3}", entropy) for _, entropy in cells)
 
 
@@ -271,19 +382,10 @@ def test_markdown_and_figures_stand_beside_it(written: Path) -> None:
     for name in linked:
         root = ElementTree.parse(written / name).getroot()
         assert root.tag.endswith("svg")
-        assert any("polyline" in element.tag for element in root.iter())
+        assert sum(element.tag.endswith("}use") for element in root.iter()) > 30, "a marker for every point"
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in rows)
     assert headline(made_up()).words in text
-
-
-def test_axes_have_round_ticks_inside() -> None:
-    for low, high, log in ((4.11, 4.93, False), (31.0, 812.0, True), (40.0, 55.0, True), (-0.3, 0.1, False)):
-        axis = Axis("x", low, high, log)
-        ticks = axis.ticks()
-        assert 2 <= len(ticks) <= 9
-        assert all(axis.low <= tick <= axis.high for tick in ticks)
-    assert Axis("x", 1.0, 100.0, log=True).share(10.0) == pytest.approx(0.5)
 
 
 CHROMIUM = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if path), None)
@@ -301,9 +403,9 @@ addEventListener("load", () => {
   }
   for (const svg of document.querySelectorAll("svg.plot")) {
     const room = svg.getBoundingClientRect();
-    for (const word of svg.querySelectorAll("text")) {
+    for (const word of svg.querySelectorAll("use")) {
       const box = word.getBoundingClientRect();
-      if (box.left < room.left - 1 || box.right > room.right + 1) faults.push("cut: " + word.textContent);
+      if (box.left < room.left - 1 || box.right > room.right + 1) faults.push("cut: " + word.parentElement.outerHTML);
     }
   }
   document.body.dataset.width = width;

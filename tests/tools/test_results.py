@@ -1,276 +1,146 @@
-"""From results.json to the page: numbers arrive as measured, what is missing is said, twice is the same as once."""
+"""From results.json to the page: numbers arrive as measured, and nobody typed one."""
 
-import re
-from dataclasses import replace
+import json
+import math
+import random
+import statistics
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
+from tools.results.__main__ import main, pages
+from tools.results.figure import nelbo
+from tools.results.page import fill
 from tools.results.run import jobs_of
+from tools.results.runs import Run, Runs
+from tools.results.slim import matches, slim
+from tools.results.tables import TABLES, log_ratio, one_token_a_step
 
-import unmask
 from unmask.cli.main import main as command
-from unmask.studies.results import read_results, write_results
+from unmask.core.errors import UserError
+from unmask.metrics.score import Ratio
+from unmask.studies.results import Bound
 
-RECIPES = sorted((Path(unmask.__file__).parent / "recipes").glob("study-*.yaml"))
-STUDIES = Path(__file__).resolve().parents[2] / "docs" / "results" / "studies.yaml"
-
-
-def tool(house: Path, *words: str) -> int:
-    from tools.results.__main__ import main
-
-    return main(["--docs", str(house / "docs"), *words])
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+RECIPES = sorted((ROOT / "studies").glob("*.yaml"))
 
 
-def page(house: Path) -> str:
-    return (house / "docs" / "results.md").read_text(encoding="utf-8")
+def bound(plan: str, steps: int, nats: float, noise_n: torch.Tensor) -> Bound:
+    return Bound("teacher", plan, steps, float(steps), {}, Ratio.mean(nats + noise_n))
 
 
-def row(text: str, name: str) -> list[str]:
-    line = next(line for line in text.splitlines() if line.startswith(f"| {name} |"))
-    return [word.strip() for word in line.strip("|").split("|")][1:]
+def test_differences_of_likelihood_are_paired_over_texts():
+    """What is hard for all alike cancels: the interval is that of each bound's own noise, 50 times less."""
+    torch.manual_seed(0)
+    hard_n, own_n = torch.randn(256).double(), 0.02 * torch.randn(256).double()
+    found = matches([bound("permutation", 64, 4.0, hard_n), bound("golden", 8, 4.1, hard_n + own_n)], seed=0)
+    (point,) = found[1]["curve"]
+    value, low, high = point["distance"]
+    assert value == pytest.approx(0.1 + float(own_n.mean()), abs=1e-5)
+    assert high - low == pytest.approx(2 * 1.96 * 0.02 / 16, rel=0.25)
+    assert found[0]["reference"]["plan"] == "permutation"
+    assert matches([bound("golden", 8, 4.1, hard_n)], seed=0) == []  # nothing in random order to hold it against
 
 
-def edit(house: Path, old: str, new: str) -> None:
-    path = house / "docs" / "results" / "studies.yaml"
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8")
+def test_the_interval_of_a_ratio_is_that_of_two_independent_draws():
+    draw = random.Random(0)
+    ratios = [draw.gauss(math.log(120), 0.03) - draw.gauss(math.log(100), 0.04) for _ in range(20000)]
+    low, high = (statistics.quantiles(ratios, n=40)[at] for at in (0, -1))  # 2.5% and 97.5%
+    one = [math.exp(math.log(120) + z * 0.03) for z in (0, -1.96, 1.96)]
+    other = [math.exp(math.log(100) + z * 0.04) for z in (0, -1.96, 1.96)]
+    assert log_ratio(one, other) == pytest.approx((math.log(1.2), low, high), abs=0.004)
 
 
-def test_numbers_arrive_on_the_page_as_they_were_measured(house):
-    assert tool(house, "slim") == 0
-    kept = (house / "docs" / "results" / "plans-one.json").read_text(encoding="utf-8")
-    assert "/machine" not in kept
-    assert "ratios" not in kept
-    assert len(kept) < len((house / "plans" / "results.json").read_text()) / 2
-    assert tool(house, "page") == 0
-    measured = read_results(house / "plans").one(plan="golden", steps=32, temperature=1.0)
-    assert measured is not None
-    ppl, entropy = measured.scores["gen_ppl"], measured.scores["entropy"]
-    shown = row(page(house), "golden")[1]  # the first table; columns are 8 and 32 steps
-    half = (ppl["high"] - ppl["low"]) / 2
-    assert (
-        shown
-        == f"{ppl['value']:.1f} ± {half:.1f}<br>{entropy['value']:.3f} ± {(entropy['high'] - entropy['low']) / 2:.3f}"
+def test_one_token_a_step_is_measured_or_the_limit_of_iid():
+    """4 + 1/N tends to 4, whatever a student of the same file does; what was measured goes before."""
+    said = [("teacher", "iid", n, 4 + 1 / n) for n in (4, 8, 16)] + [("mcd", "iid", 32, 9.0)]
+
+    def run(*more):
+        rows = [{"model": m, "plan": p, "steps": n, "per_token": [v]} for m, p, n, v in (*said, *more)]
+        return Run("x", {"settings": {"length": 64}, "likelihood": rows})
+
+    assert one_token_a_step(run()) == (pytest.approx(4.0), False)
+    assert one_token_a_step(run(("teacher", "permutation", 64, 4.01))) == (4.01, True)
+
+
+def test_a_run_is_slimmed_and_keeps_every_score(tmp_path):
+    words = (
+        "--models teacher=pocket --plans permutation golden --steps 2 4 --n 4 --data sample --split test --only_bounds"
     )
+    assert command(["evaluate", *words.split(), "--out", str(tmp_path / "run")]) == 0
+    target = tmp_path / "small.json"
+    assert slim([tmp_path / "run"], target) < (tmp_path / "run" / "results.json").stat().st_size / 2
+    assert str(tmp_path) not in target.read_text(encoding="utf-8")
+    whole = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
+    kept = Runs(tmp_path)["small"]
+    for entry in whole["likelihood"]:
+        place = entry["model"], entry["plan"], entry["steps"]
+        assert kept.bound(*place)["per_token"][0] == pytest.approx(entry["scores"]["per_token"]["value"], rel=1e-5)
+    golden = kept.nats("teacher", "golden", 4) - kept.nats("teacher", "permutation", 4)
+    assert kept.above("teacher", "golden", 4)[0] == pytest.approx(golden, abs=1e-4)
 
 
-def test_the_page_is_made_once_and_for_all(house):
-    tool(house, "slim")
-    tool(house, "page")
-    first = {path: path.read_bytes() for path in (house / "docs").rglob("*") if path.is_file()}
-    assert sum(path.suffix == ".svg" for path in first) == 3
-    for path in first:
-        if path.suffix == ".svg":
-            path.unlink()
-    tool(house, "slim")
-    tool(house, "page")
-    assert {path: path.read_bytes() for path in (house / "docs").rglob("*") if path.is_file()} == first
-    outside = re.sub(r"<!-- begin (\w+) -->.*?<!-- end \1 -->\n", "", page(house), flags=re.DOTALL)
-    assert outside == "# Results\nWords above.\nWords between.\nWords below.\n"
+def test_a_mistake_is_one_clear_line(tmp_path, capsys):
+    docs = tmp_path / "docs"
+    (docs / "results").mkdir(parents=True)
+    studies = docs / "results" / "studies.yaml"
+    for text, words, said in (
+        ("plans: {runs: {one: nowhere}}", ["slim", "one"], "no results at nowhere"),
+        ("plans: {runs: {one: nowhere}}", ["slim", "oen"], "did you mean 'one'"),
+        ("plans: {rnus: {}}", ["slim"], "did you mean 'runs'"),
+        ("plans: {runs: {}}", ["run", "plnas"], "did you mean 'plans'"),
+    ):
+        studies.write_text(text, encoding="utf-8")
+        assert main(["--docs", str(docs), *words]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert said in error
 
 
-def test_what_is_missing_is_said(house, made_up):
-    assert tool(house, "page") == 0
-    assert page(house).count("**Not run yet.**") == 2
-    whole = read_results(house / "plans")
-    holed = replace(whole, cells=[c for c in whole.cells if (c.plan, c.steps) != ("golden", 8)])
-    write_results(holed, house / "plans" / "results.json")
-    tool(house, "slim")
-    tool(house, "page")
-    text = page(house)
-    assert "**Partial.** The second judge ran out of time. Not run: `plans-two`." in text
-    assert "6 of 6 cells have fewer than 32 texts (the fewest 16)." in text
-    assert "1 of 4 not run (–)." in text
-    assert row(text, "golden")[0] == "–"
-    assert "**Partial.** Every run is there, but nobody has called it complete." in text
-    edit(house, "headline:\n  status: planned", "headline:\n  status: complete")
-    tool(house, "page")
-    assert "<!-- begin headline -->\n**Complete.**\n" in page(house)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words", "said"),
-    [
-        ("", "", ["slim", "plans-two"], "no results at nowhere"),
-        ("", "", ["slim", "plans-tow"], "did you mean 'plans-two'"),
-        ("status: planned\n  missing", "status: complete\n  missing", ["page"], "plans-one.json is missing"),
-        ("status: planned\n  missing", "status: done\n  missing", ["page"], "'done'"),
-        ("{out: plans}", "{out: plans, text: poems}", ["page"], "'poems'"),
-    ],
-)
-def test_a_mistake_is_one_clear_line(house, capsys, old, new, words, said):
-    edit(house, old, new)
-    before = page(house)
-    assert tool(house, *words) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert said in error
-    assert page(house) == before
-
-
-def test_students_are_drawn_only_beside_a_teacher_that_was_cooled(house, made_up):
-    """A point without the curve that it is to be held against would say nothing."""
-    from tools.results.figures import figures
-    from tools.results.studies import read_studies
-
-    edit(house, "headline:", "rounds:")
-    for temperatures, drawn in (([1.0], []), ([1.0, 0.9], ["students-a-judge"])):
-        made_up.write(house / "headline", {"teacher": 0.0, "mcd-r5": 0.3}, ["iid", "golden"], [8], temperatures)
-        tool(house, "slim")
-        rounds = next(study for study in read_studies(house / "docs" / "results") if study.name == "rounds")
-        assert list(figures(rounds)) == drawn
-
-
-def test_another_run_is_drawn_beside_the_plans_only_on_the_same_texts():
-    from tools.results.figures import _beyond
-
-    def bound(plan: str | None, n: int, role: str = "teacher") -> dict:
-        return {"plan": plan, "n": n, "role": role, "steps": 8, "nfe": 8.0, "per_token": [4.7, 4.6, 4.8]}
-
-    bounds = [
-        bound("confidence", 64),
-        bound("dilated", 16),
-        bound("iid", 64),
-        bound(None, 64),
-        bound("x", 64, "student"),
-    ]
-    study = SimpleNamespace(bounds=lambda text: bounds)
-    assert {plan: [p.score for p in points] for plan, points in _beyond(study, ["iid"], 64).items()} == {
-        "confidence": [[4.7, None, None]]
-    }
-
-
-def test_mauve_is_drawn_where_it_was_measured(house):
-    from tools.results.figures import figures
-    from tools.results.studies import read_studies
-
-    def drawn() -> list[str]:
-        tool(house, "slim")
-        return list(figures(read_studies(house / "docs" / "results")[0]))
-
-    assert drawn() == ["nelbo", "frontier-a-judge"]
-    whole = read_results(house / "plans")
-    known = {"mauve": {"value": 0.5, "low": 0.4, "high": 0.6, "unit": "MAUVE", "count": 16}}
-    cells = [replace(cell, scores={**cell.scores, **known}) for cell in whole.cells]
-    write_results(replace(whole, cells=cells), house / "plans" / "results.json")
-    assert drawn() == ["nelbo", "frontier-a-judge", "mauve-a-judge"]
-
-
-def test_a_students_r_stands_beside_the_teachers_at_its_best_temperature(house, made_up):
-    edit(house, "headline:", "rounds:")
-    text = (house / "docs" / "results.md").read_text(encoding="utf-8")
-    (house / "docs" / "results.md").write_text(text.replace(" headline ", " rounds "), encoding="utf-8")
-    made_up.write(house / "headline", {"teacher": 0.0, "mcd-r5": 0.3}, ["golden"], [8], [1.0, 0.9, 0.8])
-    assert (tool(house, "slim"), tool(house, "page")) == (0, 0)
-    gaps = {
-        t: read_results(house / "headline")
-        .one(model="teacher", plan="golden", steps=8, temperature=t)
-        .scores["path_gap"]
-        for t in (1.0, 0.9, 0.8)
-    }
-    best = min(gaps, key=lambda t: gaps[t]["value"])
-    half = (gaps[best]["high"] - gaps[best]["low"]) / 2
-    shown = row(page(house), "at the best of its temperatures (`teacher`)")
-    assert shown == [f"{gaps[best]['value']:.3f} ± {half:.3f}<br>T = {best:g}"]
-
-
-def test_a_difference_to_another_plan_is_not_shown_as_one_to_the_first(house, made_up):
-    """Two runs of one text, one listing golden first: what it says of iid less golden has no place in this table."""
-    made_up.write(house / "two", {"teacher": 0.0}, ["golden", "iid"], [64], [1.0])
-    edit(house, "plans-two: {out: nowhere}", "plans-two: {out: two}")
-    assert (tool(house, "slim"), tool(house, "page")) == (0, 0)
-    table = page(house).split("**N-step NELBO, held-out prose.**")[1].split("\n\n**")[0]
-    assert "less that of iid (published) on the same texts" in table
-    assert ["<br>" in place for place in row(table, "golden")] == [True, True, False]  # 8, 32 and 64 steps
-    assert ["<br>" in place for place in row(table, "iid (published)")] == [False, False, False]
-
-
-def test_a_mark_without_its_end_is_refused(house, capsys):
-    path = house / "docs" / "results.md"
-    path.write_text(page(house).replace("<!-- end plans -->\n", ""), encoding="utf-8")
-    assert tool(house, "page") == 2
-    assert "<!-- end plans -->" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "said"),
-    [
-        (5.0, 20.0, "10.0 [5.0, 20.0]<br>16.0x [8.0, 32.0]"),
-        (5.0, 200.0, "10.0 [5.0, 200.0]<br>too few texts to tell"),
-        (5.0, None, "10.0 [5.0, ∞]<br>too few texts to tell"),
-    ],
-)
-def test_times_fewer_is_said_only_where_the_whole_interval_is_above_one(house, low, high, said):
-    """A number of forwards whose interval reaches the yardstick's 160 is no gain, whatever its value."""
-    from tools.results.headline import headline
-    from tools.results.studies import read_studies
-
-    tool(house, "slim", "headline-one")
-    study = read_studies(house / "docs" / "results")[1]
-    entry = next(e for e in study.slims[0].said["matches"] if (e["score"], e["plan"]) == ("nelbo", "golden"))
-    entry["needs"] = {"relation": "=", "value": 10.0, "low": low, "high": high}
-    entry["yardstick"]["nfe"] = 160.0
-    table = headline(study)["suffices"][0]
-    shown = next(line for line in table.rows if line[0] == f"{entry['model']}, golden")
-    assert shown[table.head.index("N-step NELBO")] == said
-
-
-def test_the_readme_has_the_headline_in_brief(house):
-    readme = house / "README.md"
-    readme.write_text("<!-- begin headline/brief -->\n<!-- end headline/brief -->\n", encoding="utf-8")
-    tool(house, "slim")
-    tool(house, "page")
-    text = readme.read_text(encoding="utf-8")
-    assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][2:] == [
-        "| teacher, iid (published)",
-        "| teacher, golden",
-    ]
-    assert "| Gen PPL at equal entropy | path gap R at equal entropy | N-step NELBO |" in text
-    assert "at T = 1" not in text
-    assert "](docs/figures/headline-a-judge.svg)" in text
-    assert "](docs/studies/headline.md)" in text
-
-
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_a_study_recipe_suits_the_command_in_its_head(capsys, recipe):
-    text = recipe.read_text(encoding="utf-8")
-    found = re.search(rf"unmask (\S+) --config {recipe.stem} ", text)
-    assert found, "a recipe opens with a command that uses it"
-    assert command([found[1], "--config", recipe.stem, "--print_config"]) == 0
-    chosen = yaml.safe_load(capsys.readouterr().out)
-    assert {key: chosen[key] for key in yaml.safe_load(text)} == {
-        key: float(value) if isinstance(chosen[key], float) else value for key, value in yaml.safe_load(text).items()
-    }
-
-
-def test_every_command_of_the_studies_is_one_that_unmask_takes(capsys):
-    studies = yaml.safe_load(STUDIES.read_text(encoding="utf-8"))
-    for study in studies.values():
-        for job in jobs_of(study["commands"]):
-            assert command([*job.words, "--print_config"]) == 0, str(job)
-            capsys.readouterr()
+def test_only_marked_parts_of_a_page_change(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- begin lost -->\nold\n<!-- end lost -->\nbelow\n", encoding="utf-8")
+    assert fill(page, Runs(DOCS / "results"))
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("above\n<!-- begin lost -->\nN-step NELBO")
+    assert text.endswith("<!-- end lost -->\nbelow\n")
+    assert not fill(page, Runs(DOCS / "results"))
+    for wrong, said in (("<!-- begin lost -->\n", "end lost"), ("<!-- begin x -->\n<!-- end x -->", "mark")):
+        page.write_text(wrong, encoding="utf-8")
+        with pytest.raises(UserError, match=said):
+            fill(page, Runs(DOCS / "results"))
 
 
 def test_the_committed_pages_are_what_the_committed_files_give(tmp_path):
-    """Nobody typed a number: filling the pages again changes nothing."""
-    from tools.results.__main__ import pages
-    from tools.results.page import draw, fill
-    from tools.results.slim import LIMIT
-    from tools.results.studies import read_studies
-
-    docs = STUDIES.parents[1]
-    studies = read_studies(docs / "results")
-    for path in docs.glob("results/*.json"):
-        assert len(path.read_bytes()) <= LIMIT
-    pictures = draw(studies, tmp_path / "docs" / "figures")
-    for path in pages(docs):
-        twin = tmp_path / path.relative_to(docs.parent)
-        twin.parent.mkdir(parents=True, exist_ok=True)
+    """Nobody typed a number: filling the pages again changes nothing, and every table and figure is in use."""
+    runs, used = Runs(DOCS / "results"), ""
+    for path in pages(DOCS):
+        used += path.read_text(encoding="utf-8")
+        twin = tmp_path / path.name
         twin.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-        assert not fill(twin, studies, pictures, tmp_path / "docs" / "results")
-    assert {path.name for path in (tmp_path / "docs" / "figures").iterdir()} <= {
-        path.name for path in (docs / "figures").iterdir()
+        assert not fill(twin, runs), path
+    assert all(f"<!-- begin {name} -->" in used for name in TABLES)
+    assert nelbo(runs) == (DOCS / "figures" / "nelbo.svg").read_bytes()
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_option_of_a_study_recipe_is_one_its_verb_takes(capsys, recipe):
+    studies = (DOCS / "results" / "studies.yaml").read_text(encoding="utf-8")
+    verb = next(
+        line.split("unmask ")[1].split()[0] for line in studies.splitlines() if f"studies/{recipe.name}" in line
+    )
+    assert command([verb, "--config", str(recipe), "--print_config"]) == 0
+    chosen, asked = yaml.safe_load(capsys.readouterr().out), yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    assert {key: chosen[key] for key in asked} == {
+        key: float(value) if isinstance(chosen[key], float) else value for key, value in asked.items()
     }
+
+
+def test_every_command_of_the_studies_is_one_that_unmask_takes(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for study in yaml.safe_load((DOCS / "results" / "studies.yaml").read_text(encoding="utf-8")).values():
+        for job in jobs_of(study["commands"]):
+            assert command([*job.words, "--print_config"]) == 0, str(job)
+            capsys.readouterr()

@@ -169,16 +169,16 @@ def test_a_folder_with_other_things_in_it_is_left_alone(model, trainer, corpus, 
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("years of work")
     (tmp_path / "run" / ".notes.old-20250101").write_text("named as we name what lies aside")
-    with pytest.raises(UserError, match="not a run's"):
+    with pytest.raises(UserError, match="which is not ours"):
         trainer().fit(model, MDLM(), corpus)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".notes.old-20250101", "thesis.txt"]
 
 
 def test_what_a_kill_left_of_the_config_is_no_obstacle(model, trainer, corpus, tmp_path):
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / ".run.json.new-0123abcd").write_text("{")
+    (tmp_path / "run" / ".unmask.json.new-0123abcd").write_text("{")
     trainer(steps=2).fit(model, MDLM(), corpus)
-    assert not (tmp_path / "run" / ".run.json.new-0123abcd").exists()
+    assert not (tmp_path / "run" / ".unmask.json.new-0123abcd").exists()
 
 
 def test_two_at_work_on_one_folder(model, trainer, corpus, tmp_path):

@@ -95,7 +95,7 @@ def test_optimiser_warm_up_and_average_go_on_over_rounds(teacher, trainer, corpu
     trainer(steps=4, warmup=3, eval_every=0, save_every=0).fit(student, rounds, corpus)
 
     data = Loader([ShardSet.open(corpus)], twin.length)
-    optimiser = torch.optim.AdamW(twin.parameters(), lr=0.0, weight_decay=0.0)
+    optimiser = torch.optim.AdamW(twin.parameters(), lr=0.0, betas=(0.9, 0.98), weight_decay=0.0)
     for step in range(4):
         twin.eval()
         loss = MCD(twin, delta=1e-9 * 2**step, tau=0.9)

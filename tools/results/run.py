@@ -1,12 +1,9 @@
-"""Runs the commands of studies on this machine: each after what it needs, several at a time, going on where it stopped.
+"""Runs the commands of studies on this machine: each after what it needs, several at a time.
 
-What a command makes is its `--out` (of `convert` its target); it waits for the commands that make what it names, though
-not for their end if what it names lies inside and is there already (the student of an early round). Of evaluations that
-share `--cells` and differ only by judge, the second waits for the first, which draws for both. A line may begin with
-`for S in 0 1 2:`, and is then one command for each. Finished commands are listed in a file and not run again; a stopped
-one goes on by itself, since every verb does.
-
-Refuses to know what the commands do and what becomes of their results.
+A command makes its `--out` (`convert`: its target) and waits for the commands that make what it names. Of evaluations
+that share `--cells` and differ only by judge, the second waits for the first, which draws for both. A line may begin
+with `for S in 0 1 2:`, and is then one command for each. The same call goes on where it stopped: finished commands are
+listed in a file, and every verb resumes by itself.
 """
 
 from __future__ import annotations
@@ -98,7 +95,7 @@ class _Running:
 
 
 class Queue:
-    """Jobs in the order of their list, each as soon as there is room and what it needs is there."""
+    """Jobs in the order of their list, each as soon as it can start and what it needs is there."""
 
     def __init__(self, jobs: Sequence[Job], program: Sequence[str], folder: Path, parallel: int) -> None:
         self.program, self.folder, self.parallel = list(program), folder, parallel

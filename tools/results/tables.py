@@ -1,321 +1,266 @@
-"""The tables of each study, declared: which records, what are rows, columns and cells.
-
-A section is a mapping from block names to tables; a page takes a whole section or single blocks. Refuses to
-know files and pages.
-"""
+"""The tables of docs/, each made from committed runs. A page names them by the keys of TABLES."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from statistics import mean, stdev
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
 
-from tools.results.names import plan_name, plan_order
-from tools.results.pivot import NOTHING, Cell, Record, Table, beside, ends, forwards, pivot, score
-from tools.results.studies import METHODS, Study
+from tools.results.runs import Json, Run
 
-Blocks = dict[str, list[Table]]
-HALF = "± is half the 95% interval."
-PPL_ENTROPY = beside(score("gen_ppl"), score("entropy", 3), forwards)
-GAP = score("path_gap", 3)
-NATS = score("per_token", 4)
-LAGS = (8, 16, 32)  # tokens
-BY_LAG = beside(*(score(f"information_{lag}", 4, f"{lag}: ") for lag in LAGS))
-COOLED = "at the best of its temperatures"
-STUDENT_T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided 95%, by the number of seeds
-
-
-def tables(*found: Table | None) -> list[Table]:
-    return [table for table in found if table is not None]
-
-
-def by_plan(records: Sequence[Record], *, title: str, note: str, cell: Any) -> Table | None:
-    """The commonest table: a plan a row, a number of steps a column."""
-    return pivot(
-        records, title=title, note=f"{note} {HALF}".strip(), rows="plan", columns="steps", cell=cell,
-        corner="plan \\ steps", row=plan_name, order=plan_order,
-    )  # fmt: skip
+Runs = Mapping[str, Run]
+NOTHING = "–"
+PLANS = {
+    "iid": "`iid` (published)",
+    "iid@cosine": "`iid` on the cosine grid",
+    "permutation": "`permutation`",
+    "golden": "`golden`",
+    "van_der_corput": "`van_der_corput`",
+    "stride": "`stride`",
+    "dilated": "`dilated`",
+    "confidence": "`confidence`",
+    "golden@cosine": "`golden` on the cosine grid",
+    "golden@grid-golden.json": "`golden` on the fitted grid",
+}
+TEACHERS = {  # what it is: the run with its NELBOs, and the runs of its samples by judge
+    "`pocket`, 6.3M, L = 256": ("plans-study-judge", "headline"),
+    "DiT small, L = 1024, first": ("scale-first-study-judge", "scale-first"),
+    "DiT small, L = 1024, seed 0": ("scale-study-judge", "scale"),
+    "DiT small, L = 1024, seed 1": ("scale-again-study-judge", "scale-again"),
+}
+JUDGES = ("study-judge", "smollm2")
 
 
-def hot(records: Sequence[Record], *roles: str) -> list[Record]:
-    """Cells of sampled models at the headline's temperature."""
-    return [r for r in records if r["hot"] and r["steps"] and r["role"] in roles]
+@dataclass(frozen=True)
+class Table:
+    """A note, a head and rows."""
+
+    note: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        rule = ["---", *["---:"] * (len(self.head) - 1)]
+        lines = ["| " + " | ".join(words) + " |" for words in (self.head, rule, *self.rows)]
+        return "\n".join([self.note, "", *lines])
 
 
-def real_text(records: Sequence[Record]) -> str:
-    """Real text's own score by this judge, which every other number should be read beside."""
-    found = max((r for r in records if r["role"] == "real" and r.get("gen_ppl")), key=lambda r: r["n"], default=None)
-    if found is None:
-        return ""
-    ppl, entropy = score("gen_ppl")([found]), score("entropy", 3)([found])
-    return f"Real text: {ppl}, entropy {entropy} (n = {found['n']:,})."
+# --- numbers in words ------------------------------------------------------------------------------------------------
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    return NOTHING if value is None else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def half(score: Sequence[float] | None, digits: int = 3, sign: bool = False) -> str:
+    """value ± half of the 95% interval."""
+    if not score:
+        return NOTHING
+    value, low, high = score
+    mark = "+" if sign else ""
+    return f"{value:{mark}.{digits}f} ± {(high - low) / 2:.{digits}f}".replace("-", "−")
+
+
+def ppl(cell: Json | None) -> str:
+    """Gen PPL, with a digit behind the point only where it is small."""
+    return half(cell["gen_ppl"], 1 if cell["gen_ppl"][0] < 100 else 0) if cell and "gen_ppl" in cell else NOTHING
+
+
+def percent(one: Json | None, other: Json | None) -> str:
+    """Gen PPL of one less the other's, in per cent, with the 95% interval of two independent sets of texts."""
+    if not one or not other:
+        return NOTHING
+    value, low, high = log_ratio(one["gen_ppl"], other["gen_ppl"])
+    ends = [100 * math.expm1(end) for end in (value, low, high)]
+    return f"{ends[0]:+.0f}% [{ends[1]:+.0f}, {ends[2]:+.0f}]".replace("-", "−")
+
+
+def log_ratio(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """log(one / other) of two [value, low, high] whose texts have nothing in common."""
+    value = math.log(one[0] / other[0])
+    spread = math.hypot(*(math.log(high / low) / 2 for _, low, high in (one, other)))
+    return value, value - spread, value + spread
+
+
+def less(one: Sequence[float], other: Sequence[float]) -> str:
+    """The same for a difference of two scores."""
+    spread = math.hypot(*((high - low) / 2 for _, low, high in (one, other)))
+    return f"{signed(one[0] - other[0])} ± {spread:.3f}"
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
-def plans(study: Study) -> Blocks:
-    """Reveal plans of the teacher, without training."""
-    quality, gap, mauve = [], [], []
-    for judge in study.judged():
-        cells = study.cells(judge)
-        mine, beside_real = hot(cells, "teacher"), real_text(cells)
-        note = f"First line Gen PPL, second unigram entropy in nats. {beside_real}"
-        at = ", ".join(f"T = {temperature:g}" for temperature in sorted({r["temperature"] for r in mine}))
-        title = f"Gen PPL and entropy, {at}, judge {judge}"
-        quality.append(by_plan(mine, title=title, note=note, cell=PPL_ENTROPY))
-        gap.append(by_plan(mine, title=f"Path gap R, judge {judge}", note="Nats per byte; lower is better.", cell=GAP))
-        mauve.append(by_mauve(mine, judge))
-    return {
-        "quality": tables(*quality),
-        "gap": tables(*gap),
-        "nelbo": tables(*(nelbo(study, text) for text in ("prose", "verse"))),
-        "mauve": tables(*mauve),
-        "lags": tables(by_lag(study.cells())),
+def one_token_a_step(run: Run) -> tuple[float, bool]:
+    """NELBO of one token a step in random order; where it was not run, the limit that iid tends to.
+
+    Each doubling of iid's steps halves what it loses, so that limit is 2 NELBO(2N) - NELBO(N). True: it was measured.
+    """
+    length = run.said["settings"]["length"]
+    measured = run.nats("teacher", "permutation", length)
+    if measured is not None:
+        return measured, True
+    known = {
+        b["steps"]: b["per_token"][0] for b in run.said["likelihood"] if (b["model"], b["plan"]) == ("teacher", "iid")
     }
+    most = max(steps for steps in known if steps // 2 in known)
+    return 2 * known[most] - known[most // 2], False
 
 
-def by_lag(records: Sequence[Record]) -> Table | None:
-    """How much tokens of one text know of each other at a distance: what steps that reveal many at once lose first."""
-    real = max((r for r in records if r["role"] == "real" and BY_LAG([r])), key=lambda r: r["n"], default=None)
-    beside_real = f" Real text: {BY_LAG([real]).replace('<br>', ', ')}." if real else ""
+def lost(runs: Runs) -> Table:
+    """What 8 steps lose by likelihood, in random order and on spread plans, for every teacher."""
+    rows = []
+    for teacher, (name, _) in TEACHERS.items():
+        run = runs[name]
+        level, measured = one_token_a_step(run)
+        values = {plan: run.nats("teacher", plan, 8) for plan in ("iid", "golden", "stride")}
+        above = {plan: None if value is None else value - level for plan, value in values.items()}
+        share = {plan: NOTHING if a is None else f"{1 - a / (above['iid'] or 1):.0%}" for plan, a in above.items()}
+        rows.append([
+            teacher, f"{'' if measured else '≈ '}{level:.3f}", signed(above["iid"]), signed(above["golden"]),
+            share["golden"], signed(above["stride"]), share["stride"],
+        ])  # fmt: skip
     note = (
-        f"Nats of mutual information between tokens {LAGS[0]}, {LAGS[1]} and {LAGS[2]} apart, of the 128 most frequent "
-        f"and one symbol for the rest; no judge.{beside_real}"
+        "N-step NELBO on held-out books in nats a token: one token a step in random order (≈: extrapolated from "
+        "`iid`), what 8 steps lose against it, and the share of `iid`'s loss that a spread plan removes."
     )
-    title = "Information by distance, nothing cooled"
-    return by_plan(hot(records, "teacher"), title=title, note=note, cell=BY_LAG)
+    head = ["teacher", "one token a step", "`iid` loses", "`golden` loses", "removed", "`stride` loses", "removed"]
+    return Table(note, head, rows)
 
 
-def by_mauve(records: Sequence[Record], judge: str) -> Table | None:
-    """Clouds of features of drawn texts and real ones."""
-    note = "Share of the area under the divergence curve; 1 is real text."
-    return by_plan(records, title=f"MAUVE, judge {judge}", note=note, cell=score("mauve", 3))
+def plans(runs: Runs) -> Table:
+    """The plans of the bundled teacher by likelihood."""
+    run, other = runs["plans-study-judge"], runs["bounds-confidence"]
+    level, _ = one_token_a_step(run)
+    counts = (2, 4, 8, 16, 32, 64, 256)
+    rows = []
+    for plan in ("iid", "iid@cosine", "permutation", "golden", "van_der_corput", "stride", "dilated", "confidence"):
+        found = [run.above("teacher", plan, steps) for steps in counts]
+        if any(found):
+            rows.append([PLANS[plan], *(half(one, sign=True) for one in found)])
+        else:  # another run, which is not paired with this one
+            nats = [other.nats("teacher", plan, steps) for steps in counts]
+            rows.append([PLANS[plan], *(signed(None if n is None else n - level) for n in nats)])
+    note = (
+        f"`pocket` on 1,024 held-out blocks: N-step NELBO less that of one token a step in random order ({level:.4f} "
+        "nats a token). Half of the 95% interval over books; `confidence` comes from another run and has none."
+    )
+    return Table(note, ["plan \\ steps", *map(str, counts)], rows)
 
 
-def nelbo(study: Study, text: str) -> Table | None:
-    """The teacher's N-step NELBO on one kind of text, with its ELBO in the note."""
-    bounds = [r for r in study.bounds(text) if r["role"] == "teacher"]
-    whole = next((r for r in bounds if r["plan"] is None), None)
-    note = "Nats per token; no judge." + (f" ELBO: {NATS([whole])}." if whole else "")
-    to = next((r["to"] for r in bounds if "to" in r), None)
-    if to is not None:
-        note += f" Second line: less that of {plan_name(to)} on the same texts, 95%."
-    told = [r for r in bounds if r["plan"]]
-    return by_plan(told, title=f"N-step NELBO, held-out {text}", note=note, cell=beside(NATS, _less_than(to)))
-
-
-def _less_than(plan: str | None) -> Cell:
-    """The paired difference to that plan; a run that had another one first says nothing of it."""
-
-    def words(records: Sequence[Record]) -> str:
-        return ends(records[0]["less"], 4, sign=True) if plan and records[0].get("to") == plan else ""
-
-    return words
-
-
-def grids(study: Study) -> Blocks:
-    """Grids fitted to the teacher: what fit-grid itself says, and the plans run on them."""
-    fitted = [
-        {**grid, "model": "teacher", "n": grid["measured_on"], "of": name, **_of_grid(worth)}
-        for grid in study.entries("grids")
-        for name, worth in grid["nelbo"].items()
+def few_steps(runs: Runs) -> Table:
+    """Samples in few steps against one token a step, at one temperature."""
+    rows = []
+    for teacher, (_, name) in TEACHERS.items():
+        judged = [runs[f"{name}-{judge}"] for judge in JUDGES]
+        length = judged[0].said["settings"]["length"]
+        for plan in ("iid", "golden"):
+            for steps in (8, 16):
+                cells = [
+                    (run.cell("teacher", plan, steps), run.cell("teacher", "permutation", length)) for run in judged
+                ]
+                if any(one for one, _ in cells):
+                    gaps = [less(a["path_gap"], b["path_gap"]) if a and b else NOTHING for a, b in cells]
+                    rows.append([f"{teacher}: {PLANS[plan]}, {steps}", *(percent(a, b) for a, b in cells), *gaps])
+    note = (
+        "Both at T = 1, less one token a step in random order; below 0 is better. Gen PPL in per cent with its 95% "
+        "interval, the path gap R in nats a byte with half of it. 4,096 or 1,024 texts at L = 256, 256 at L = 1024."
+    )
+    head = [
+        "teacher: plan, steps",
+        *(f"{score}, {judge}" for score in ("Gen PPL", "R") for judge in ("ours", "SmolLM2")),
     ]
-    worth = pivot(
-        fitted, title="N-step NELBO of the fitted grid and its rivals, on text it was not fitted on",
-        note=f"Nats per token. {HALF} Second line: fitted less this, paired, 95%.",
-        rows=lambda r: (r["plan"], r["steps"]), columns="of", cell=beside(NATS, _fitted_less), corner="plan, steps",
-        row=lambda key: f"{plan_name(key[0])}, {key[1]} steps",
-    )  # fmt: skip
-    return {"worth": tables(worth), **plans(study)}
+    return Table(note, head, rows)
 
 
-def _of_grid(worth: dict[str, Any]) -> Record:
-    parts = {"per_token": worth, "less": worth["fitted_minus_this"]}
-    return {key: [said[name] for name in ("nats", "low", "high")] for key, said in parts.items()}
-
-
-def _fitted_less(records: Sequence[Record]) -> str:
-    return "" if records[0]["of"] == "fitted" else ends(records[0]["less"], 4, sign=True)
-
-
-# --- plan-matched fine-tuning ----------------------------------------------------------------------------------------
-
-
-def matched(study: Study) -> Blocks:
-    """Arms of several training seeds: mean and range of NELBO and R, and differences to the first arm."""
-    over = "Mean over training seeds (lowest to highest)."
-
-    def arms(records: Sequence[Record], title: str, cell: Any) -> Table | None:
-        return pivot(
-            [r for r in records if r["plan"]], title=title, note=over, rows="arm",
-            columns=lambda r: (plan_order(r["plan"]), r["steps"]), cell=cell, corner="fine-tuned on",
-            column=lambda key: f"{plan_name(key[0][1])}, {key[1]} steps", order=str,
-        )  # fmt: skip
-
-    found = [arms([r for r in study.bounds() if r["role"] != "real"], "N-step NELBO, nats per token", NATS)]
-    for judge in study.judged():
-        found.append(arms(hot(study.cells(judge), "student", "elbo"), f"Path gap R, judge {judge}", GAP))
-    return {"arms": tables(*found), "against": tables(*_against(study))}
-
-
-def _against(study: Study) -> list[Table | None]:
-    made: list[Table | None] = []
-    records = [one for one in study.entries("against") if one["plan"]]
-    for kind, title in (("nelbo", "N-step NELBO, paired over texts"), ("path_gap", "path gap R")):
-        mine = [r for r in records if r["score"] == kind]
-        judges = list(dict.fromkeys(r["judge"] for r in mine))
-        for judge in judges[:1] if kind == "nelbo" else judges:  # NELBO knows no judge, and stands with each
-            rows = [
-                [f"{r['arm']}, {plan_name(r['plan'])}, {r['steps']} steps", ends(r["difference"], 4, True), *_seeds(r)]
-                for r in mine
-                if r["judge"] == judge
-            ]
-            head = ["", "mean over seeds [95% over texts]", "95% over seeds", "each seed"]
-            by = "" if kind == "nelbo" else f", judge {judge}"
-            note = f"Nats per {'token' if kind == 'nelbo' else 'byte'}; below 0 is better."
-            made.append(Table(f"Difference to {mine[0]['to']} of the same seed: {title}{by}", note, head, rows))
-    return made
-
-
-def _seeds(record: Record) -> tuple[str, str]:
-    """Student's interval over training seeds, which is what a claim about the training rests on; and each seed."""
-    each = record["each"]
-    words = ", ".join(f"{value:+.4f}" for value in each).replace("-", "−")
-    if len(each) not in STUDENT_T:
-        return NOTHING, words
-    half = STUDENT_T[len(each)] * stdev(each) / math.sqrt(len(each))
-    return ends([mean(each), mean(each) - half, mean(each) + half], 4, True).split(" ", 1)[1], words
-
-
-# --- distilled students ----------------------------------------------------------------------------------------------
-
-
-def label(record: Record) -> str:
-    """A student for people: what its provenance says, and the name it had on the command line."""
-    said = [record[name] for name in ("method", "tau") if record.get(name)]
-    return f"{', '.join(said)} (`{record['arm']}`)" if said else f"`{record['arm']}`"
-
-
-def teacher_beside(records: Sequence[Record]) -> str:
-    """The undistilled teacher at the same NFE and at equal entropy."""
-    known = [record for record in records if "gap" in record]
-    if known and not any("teacher_ppl" in record for record in known):
-        return "teacher: not bracketed"
-    return score("teacher_ppl", label="teacher ")(known)
-
-
-def speed_up(records: Sequence[Record]) -> str:
-    """Forwards the teacher needs on the same plan at equal entropy, over the student's."""
-    said = [record["speed_up"] for record in records if "speed_up" in record]
-    return "<br>".join(_times(one) for one in said)
-
-
-def alike(records: Sequence[Record]) -> str:
-    """Self-BLEU beside the teacher's at equal entropy, where a file has it; bold where the two surely differ."""
-    said = [record["alike"] for record in records if record.get("alike")]
-    marks = ["**" * one["differ"] for one in said]
-    return "<br>".join(
-        f"{mark}{one['student']:.3f}{mark}, teacher {one['teacher']:.3f}" for mark, one in zip(marks, said, strict=True)
+def grids(runs: Runs) -> Table:
+    """A grid fitted to the bundled teacher against the usual ones."""
+    run, counts = runs["grids-bounds"], (4, 8, 16)
+    rows = []
+    for plan in ("golden", "golden@cosine", "golden@grid-golden.json"):
+        bounds = [run.bound("teacher", plan, steps) for steps in counts]
+        found = [b.get("less", b["per_token"]) if b else None for b in bounds]
+        rows.append([PLANS[plan], *(half(one, 4, sign=plan != "golden") for one in found)])
+    note = (
+        "N-step NELBO of `golden` on the grid `rank` in nats a token, ± half of the 95% interval over books; below it, "
+        "what other grids have more or less, paired over texts."
     )
+    return Table(note, ["grid \\ steps", *map(str, counts)], rows)
 
 
-def _times(said: dict[str, Any]) -> str:
-    if said["value"] is None:
-        return "not bracketed"
-    if said["low"] is None and said["high"] is None:  # where the teacher's scores hardly change with its steps
-        return "cannot be told"
-    sign = "" if said["relation"] == "=" else f"{said['relation']} "
-    low, high = (said["low"] or 0.0), said["high"]
-    return f"{sign}{said['value']:.2f}x [{low:.2f}, {'∞' if high is None else f'{high:.2f}'}]"
+# --- trained models --------------------------------------------------------------------------------------------------
 
 
-def at_best_temperature(records: Sequence[Record]) -> list[Record]:
-    """The teacher where its R is lowest of several temperatures: cooling lowers it too, and takes no training."""
-    found = []
-    for steps in dict.fromkeys(r["steps"] for r in records):
-        mine = [r for r in records if r["role"] == "teacher" and r["steps"] == steps and r.get("path_gap")]
-        if len({r["temperature"] for r in mine}) > 1:
-            best = min(mine, key=lambda r: r["path_gap"][0])
-            found.append({**best, "method": COOLED, "cooled to": best["temperature"]})
-    return found
+def finetuned(runs: Runs) -> Table:
+    """The teacher trained on for the masks of a plan, three seeds of each."""
+    run, seeds, counts = runs["matched-study-judge"], range(3), (4, 8)
+    masks = {"A": "`iid`", "B": "`golden` in 8 steps", "C": "`golden` in 4 steps"}
+
+    def nats(arm: str, steps: int) -> list[float]:
+        found = [run.nats(f"{arm}-s{seed}", "golden", steps) for seed in seeds]
+        return [value for value in found if value is not None]
+
+    rows = [["the teacher, untouched", *(f"{run.nats('teacher', 'golden', steps):.4f}" for steps in counts), "", ""]]
+    for arm, mask in masks.items():
+        mine = [nats(arm, steps) for steps in counts]
+        apart = [[a - b for a, b in zip(nats(arm, steps), nats("A", steps), strict=True)] for steps in counts]
+        words = [
+            "" if arm == "A" else f"{signed(mean(a), 4)} ({signed(min(a), 4)} to {signed(max(a), 4)})" for a in apart
+        ]
+        rows.append([f"{arm}: masks of {mask}", *(f"{mean(m):.4f}" for m in mine), *words])
+    note = (
+        "N-step NELBO on `golden`, nats a token: mean of three seeds, then the difference to A of the same seed (least "
+        "to largest)."
+    )
+    return Table(note, ["trained on", "4 steps", "8 steps", "less A, 4 steps", "less A, 8 steps"], rows)
 
 
-def cooled_to(records: Sequence[Record]) -> str:
-    return "<br>".join(f"T = {r['cooled to']:g}" for r in records if "cooled to" in r)
+def _students(named: Mapping[str, tuple[Run, str]], second: Run | None, steps: int = 8) -> list[list[str]]:
+    """Rows of models on golden at T = 1: Gen PPL with entropy, R, NELBO; `second` adds another judge."""
+    rows = []
+    for name, (run, model) in named.items():
+        cells = [one.cell(model, "golden", steps) for one in (run, second) if one]
+        entropy = cells[0] and f"{cells[0]['entropy'][0]:.3f}"
+        gaps = [half(cell["path_gap"]) if cell else NOTHING for cell in cells]
+        nats = run.nats(model, "golden", steps)
+        rows.append([name, entropy or NOTHING, *map(ppl, cells), *gaps, NOTHING if nats is None else f"{nats:.3f}"])
+    return rows
 
 
-def students(study: Study, wanted: Callable[[Record], bool], what: str) -> list[Table]:
-    """Students against steps: one table for each judge and plan, then NELBO and R."""
-    found: list[Table | None] = []
-    beneath = "Gen PPL; entropy in nats; the undistilled teacher's Gen PPL at the same NFE and at equal entropy."
-
-    def by_steps(records: Sequence[Record], title: str, note: str, cell: Any) -> Table | None:
-        return pivot(
-            records, title=title, note=note, columns="steps", cell=cell, rows=lambda r: (label(r), r["round"]),
-            corner="model \\ steps", order=lambda key: (key[0] != "`teacher`", not key[0].startswith(COOLED)),
-            row=lambda key: key[0] + (f", round {key[1]}" if key[1] else ""),
-        )  # fmt: skip
-
-    for judge in study.judged():
-        cells = study.cells(judge)
-        mine, real = [r for r in hot(cells, "student", "elbo") if wanted(r)], real_text(cells)
-        asked = {(r["plan"], r["steps"]) for r in mine}
-        mine += [r for r in hot(cells, "teacher") if (r["plan"], r["steps"]) in asked]
-        for plan in sorted({r["plan"] for r in mine}, key=plan_order):
-            on, where = [r for r in mine if r["plan"] == plan], f"{plan_name(plan)}, judge {judge}"
-            cell = beside(score("gen_ppl"), score("entropy", 3), teacher_beside, forwards)
-            found.append(by_steps(on, f"{what}: {where}", f"{beneath} {HALF} {real}", cell))
-            note = "The teacher's forwards on the same plan at equal entropy, over the student's; 95% intervals."
-            known = [r for r in on if "speed_up" in r and r["speed_up"]["value"] is not None]
-            if known:  # a table of nothing but "not bracketed" says nothing
-                found.append(by_steps(on, f"Speed-up at equal entropy: {where}", note, speed_up))
-            note = "Self-BLEU, and the teacher's in as many steps at equal entropy; bold where the two surely differ."
-            found.append(by_steps(on, f"How alike texts are: {where}", note, alike))
-            cooled = at_best_temperature([r for r in cells if (r["plan"], r["steps"]) in asked and r["plan"] == plan])
-            note = f"Nats per byte. {HALF}" + (f" {COOLED.capitalize()}: that with the lowest R." if cooled else "")
-            found.append(by_steps([*on, *cooled], f"Path gap R: {where}", note, beside(GAP, cooled_to)))
-    bounds = [r for r in study.bounds() if r["plan"] and r["role"] in ("teacher", "student", "elbo")]
-    for plan in sorted({r["plan"] for r in bounds}, key=plan_order):
-        on = [r for r in bounds if r["plan"] == plan and (r["role"] == "teacher" or wanted(r))]
-        if all(r["role"] == "teacher" for r in on):
-            continue
-        title, note = f"N-step NELBO on held-out text: {plan_name(plan)}", f"Nats per token; no judge. {HALF}"
-        found.append(by_steps(on, title, note, NATS))
-    return tables(*found)
+def rounds(runs: Runs) -> Table:
+    """Students after five rounds beside the teacher."""
+    first, second = (runs[f"rounds-{judge}"] for judge in JUDGES)
+    named = {
+        "teacher": "teacher", "ELBO control": "elbo-r5", "MCD, τ curriculum": "mcd-r5", "MCD, τ = 1": "mcd-tau1-r5",
+        "MCD along `golden`, τ = 1": "mcd-golden-r5", "SDTT, τ curriculum": "sdtt-r5", "SDTT, τ = 1": "sdtt-tau1-r5",
+        "CD4LM, τ curriculum": "cd4lm-r5", "CD4LM, τ = 1": "cd4lm-tau1-r5",
+    }  # fmt: skip
+    note = (
+        "After five rounds, `golden` in 8 steps, T = 1, 1,024 texts. Entropy is of the words within a text (nats); R "
+        "in nats a byte; NELBO in nats a token. ± is half of the 95% interval."
+    )
+    head = ["model", "entropy", "Gen PPL, ours", "Gen PPL, SmolLM2", "R, ours", "R, SmolLM2", "NELBO"]
+    return Table(note, head, _students({name: (first, model) for name, model in named.items()}, second))
 
 
-def rounds(study: Study) -> Blocks:
-    """The last rounds in full, and every round at 8 and 32 steps."""
-    last = {5, 6, 7} if any((r["round"] or 0) >= 5 for r in study.cells()) else {_last(study)}
-    found: list[Table | None] = []
-    for judge in study.judged():
-        cells = study.cells(judge)
-        mine = [r for r in hot(cells, "student", "elbo") if r["steps"] in (8, 32) and r["round"]]
-        for plan in sorted({r["plan"] for r in mine}, key=plan_order):
-            before = [r for r in hot(cells, "teacher") if r["plan"] == plan and r["steps"] in (8, 32)]
-            teacher = {r["steps"]: r for r in before}.values()  # it stands in several runs
-            at = "; ".join(f"{r['steps']} steps {score('gen_ppl')([r])}, {score('entropy', 3)([r])}" for r in teacher)
-            found.append(
-                pivot(
-                    [r for r in mine if r["plan"] == plan],
-                    rows=label,
-                    columns=lambda r: (r["steps"], r["round"]),
-                    title=f"Round by round: {plan_name(plan)}, judge {judge}",
-                    note=f"Gen PPL; entropy. Before round 1 (the teacher): {at}. {HALF}",
-                    corner="student",
-                    cell=beside(score("gen_ppl"), score("entropy", 3)),
-                    column=lambda key: f"{key[0]} steps, R{key[1]}",
-                )
-            )
-    return {"last": students(study, lambda r: r["round"] in last, "After the last rounds"), "each": tables(*found)}
+def ablation(runs: Runs) -> Table:
+    """Variants of MCD after one round."""
+    run = runs["ablation-study-judge"]
+    named = {
+        "teacher": "teacher", "reverse KL + CE (default)": "mcd-r1", "forward KL + CE": "forward-r1",
+        "Jensen-Shannon + CE": "jsd-r1", "total variation + CE": "tvd-r1", "reverse KL alone": "no-ce-r1",
+        "backward KL over all positions": "kl-backward-r1", "default at τ = 1": "mcd-tau1-r1",
+        "forward KL + CE at τ = 1": "forward-tau1-r1", "a third of the rate": "slow-r1",
+        "three times the rate": "quick-r1",
+    }  # fmt: skip
+    note = (
+        "After one round of MCD, `golden` in 8 steps, T = 1, our judge, 1,024 texts; τ = 0.96 unless it says otherwise."
+    )
+    head = ["variant", "entropy", "Gen PPL", "R", "NELBO"]
+    return Table(note, head, _students({name: (run, model) for name, model in named.items()}, None))
 
 
-def _last(study: Study) -> int:
-    return max((r["round"] or 0 for r in study.cells()), default=0)
-
-
-def ablation(study: Study) -> Blocks:
-    """Variants of one method after round 1."""
-    return {"variants": students(study, lambda r: r["round"] == 1 and r["method"] == METHODS["mcd"], "After round 1")}
+TABLES: dict[str, Callable[[Runs], Table]] = {
+    table.__name__.replace("_", "-"): table for table in (lost, plans, few_steps, grids, finetuned, rounds, ablation)
+}

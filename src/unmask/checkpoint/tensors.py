@@ -1,30 +1,64 @@
-"""Tensors in safetensors files, with what can go wrong said in one line.
+"""Tensors in safetensors files, and what is checked of them before a network is built.
 
-Refuses to know what the tensors are called.
+A reader of checkpoints calls, in this order: `read_tensors`, `check_finite`, and `at_most_these` around the building
+of the network, so that no damaged config makes a network larger than its file.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from unmask.core.errors import UserError, from_os_error, os_errors
+from unmask.core.errors import UserError, from_os_error, os_errors, reading
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file, on the CPU."""
+    """All tensors of a file, on the CPU, in the precision they are stored in."""
+    with reading(path, cure="copy or download it again"), open(path, "rb"):  # the library's own errors lack a number
+        return load_file(path)
+
+
+def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse weights with a NaN or an infinity, of which a model writes text that means nothing."""
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or tensor.numel() == 0:
+            continue
+        wide = tensor if tensor.element_size() > 1 else tensor.float()  # float8 knows no minimum
+        low, high = torch.aminmax(wide.detach())  # one pass and no mask; both are NaN if any value is
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            kind = "NaN" if torch.isnan(low) else "an infinite value"
+            raise UserError(f"{where} holds {kind} in {name!r}: its training diverged or the file is damaged; "
+                            "use an earlier checkpoint or copy it again")  # fmt: skip
+
+
+@contextmanager
+def at_most_these(tensors: Mapping[str, Tensor], where: str) -> Iterator[None]:
+    """Build a network inside: it is stopped as soon as it has more parameters than the file has tensors.
+
+    A damaged config may ask for 10^9 blocks, which would never end even without memory for them (device "meta").
+    """
+    left = 2 * len(tensors) + 64  # tied weights are registered twice, and a file may lack a few, which is said by name
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal left
+        left -= parameter is not None
+        if left < 0:
+            raise UserError(f"{where} does not fit its config, which asks for more than its {len(tensors)} tensors")
+
+    hook = register_module_parameter_registration_hook(count)
     try:
-        with os_errors("read", path), open(path, "rb"):  # opened here too, since the library's errors lack a number
-            return load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path} is damaged or half-written ({error}): copy or download it again") from error
+        yield
+    finally:
+        hook.remove()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> None:

@@ -51,7 +51,7 @@ def _check_folder(out: Path) -> None:
     check_folder(out)
     refuse_other_folders(out)
     check_results_folder(out / "report")
-    for part, marks in ((out / "corpus", {"index.json", "plan.json"}), (out / "student", {"run.json"})):
+    for part, marks in ((out / "corpus", {"index.json", "unfinished.json"}), (out / "student", {"run.json"})):
         check_folder(part)
         names = {path.name for path in part.iterdir()} if part.exists() else set()
         if names and not names & marks:

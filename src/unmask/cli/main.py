@@ -7,68 +7,135 @@ Verbs are imported only when they are called, so that `unmask --help` answers at
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import re
 import signal
 import sys
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from unmask.cli.output import let_stdout_take_any_text, open_what_is_closed
 from unmask.core.errors import UserError, from_os_error, unknown
 from unmask.version import __version__
 
-VERBS = {
-    "prepare": ("unmask.cli.prepare:prepare", "text to packed, memory-mapped shards of tokens"),
-    "train": ("unmask.cli.train:train", "train a teacher (or a causal judge) on shards"),
-    "distill": ("unmask.cli.distill:distill", "distil a teacher into a student that needs fewer steps"),
-    "sample": ("unmask.cli.sample:sample", "write text, in as few steps as you like"),
-    "evaluate": ("unmask.cli.evaluate:evaluate", "measure models honestly, and write a report"),
-    "report": ("unmask.cli.report:report", "one page from the results of several evaluations"),
-    "fit-grid": ("unmask.cli.fit_grid:fit_grid", "find the best step grid for a model on held-out text"),
-    "duality": ("unmask.cli.duality:duality", "show the Gaussian-discrete duality in numbers and a figure"),
-    "bench": ("", "measure, side by side and in one run: `unmask bench` lists what"),
-    "convert": ("unmask.cli.convert:convert", "change a checkpoint's format"),
-    "demo": ("unmask.cli.demo:demo", "the whole way on the sample corpus, in under five minutes"),
-}
+if TYPE_CHECKING:
+    from unmask.cli.parser import CommandLine
 
-BENCHES = {
-    "sampler": ("unmask.bench.sampler:sampler", "our sampler against the published one, per forward"),
-    "distill": ("unmask.bench.distill:distill", "our distillation step against the plain one: speed and memory"),
-    "plans": ("unmask.bench.plans:plans", "every plan's own error on sources whose law is known exactly"),
-}
+
+@dataclass(frozen=True)
+class Verb:
+    """A verb of the command line: the public function, and what shows its result."""
+
+    what: str
+    function: str  # "module:name"
+    present: str = ""  # "module:name"; without one, the function shows its own
+    positional: tuple[str, ...] = ()  # parameters that need no flag
+    machine: bool = True  # it computes: --threads
+    plugins: bool = True  # it chooses something that a plug-in may add
+    resumes: bool = False  # the same command goes on where it stopped
+    smaller: str = "free some of it, or take a smaller model"  # what to do where memory has run out
+
+    def line(self, program: str) -> CommandLine:
+        from unmask.cli.parser import CommandLine
+
+        present = _named(self.present) if self.present else None
+        return CommandLine(
+            _named(self.function), program, present,
+            positional=self.positional, machine=self.machine, plugins=self.plugins,
+        )  # fmt: skip
+
+
+def _named(home: str) -> Any:
+    module, name = home.split(":")
+    return getattr(importlib.import_module(module), name)
+
 
 _MICRO = "give a smaller --micro_batch (without one, a process takes its whole share of --batch); the run then goes on"
 _BATCH = "give a smaller --batch"
-SMALLER = {  # what to ask for where memory has run out, by command
-    "unmask train": _MICRO,
-    "unmask distill": _MICRO,
-    "unmask sample": f"{_BATCH}: the samples stay the same",
-    "unmask evaluate": f"{_BATCH}; if it is the judge that is too large, --judge_dtype bf16 or a smaller --judge",
-    "unmask fit-grid": _BATCH,
-    "unmask bench sampler": _BATCH,
-    "unmask bench distill": f"{_BATCH} or --length",
-}
+_JUDGE = "; if it is the judge that is too large, --judge_dtype bf16 or a smaller --judge"
 
-RESUMED = ("prepare", "train", "distill", "evaluate", "demo")  # verbs that go on where they stopped
+FIRST = {
+    "prepare": Verb(
+        "text to packed, memory-mapped shards of tokens",
+        "unmask.cli.prepare:prepare", machine=False, plugins=False, resumes=True,
+    ),
+    "train": Verb(
+        "train a teacher (or a causal judge) on shards", "unmask.cli.train:train", resumes=True, smaller=_MICRO
+    ),
+    "distill": Verb(
+        "distil a teacher into a student that needs fewer steps",
+        "unmask.cli.distill:distill", resumes=True, smaller=_MICRO,
+    ),
+    "sample": Verb(
+        "write text, in as few steps as you like",
+        "unmask.cli.sample:sample", smaller=f"{_BATCH}: the samples stay the same",
+    ),
+    "evaluate": Verb(
+        "measure models honestly, and write a report",
+        "unmask.cli.evaluate:evaluate", resumes=True, smaller=_BATCH + _JUDGE,
+    ),
+}  # fmt: skip
+MORE = {
+    "demo": Verb(
+        "a tour of all of this in four minutes", "unmask.cli.demo:demo", machine=False, plugins=False, resumes=True
+    ),
+    "report": Verb("one page from several evaluations", "unmask.cli.report:report", machine=False, plugins=False),
+    "fit-grid": Verb(
+        "find the best step grid for a model on held-out text", "unmask.cli.fit_grid:fit_grid", smaller=_BATCH
+    ),
+    "convert": Verb("change a checkpoint's format", "unmask.cli.convert:convert", machine=False),
+    "duality": Verb(
+        "show the Gaussian-discrete duality in numbers and a figure", "unmask.cli.duality:duality", plugins=False
+    ),
+    "completion": Verb(
+        "a script that completes commands in your shell",
+        "unmask.cli.completion:completion", machine=False, plugins=False,
+    ),
+}  # fmt: skip
+BENCHES = {
+    "sampler": Verb(
+        "our sampler against the published one, per forward",
+        "unmask.bench.sampler:sampler", plugins=False, smaller=_BATCH,
+    ),
+    "distill": Verb(
+        "our distillation step against the plain one: speed and memory",
+        "unmask.bench.distill:distill", plugins=False, smaller=f"{_BATCH} or --length",
+    ),
+    "plans": Verb(
+        "every plan's own error on sources whose law is known exactly", "unmask.bench.plans:plans", plugins=False
+    ),
+}  # fmt: skip
+VERBS = FIRST | MORE
 
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a verb as Ctrl-C does."""
 
 
-def _usage(program: str, choices: dict[str, tuple[str, str]]) -> str:
-    width = max(map(len, choices))
-    return "\n".join(
-        [
-            f"usage: {program} [options]",
-            "",
-            "Masked diffusion language models in a handful of steps.",
-            "",
-            *(f"  {name:<{width}}  {what}" for name, (_, what) in choices.items()),
-            "",
-            f"`{program} --help` lists the options.",
-        ]
-    )
+def _usage() -> str:
+    width = max(map(len, VERBS))
+
+    def listed(verbs: dict[str, Verb]) -> list[str]:
+        return [f"  {name:<{width}}  {verb.what}" for name, verb in verbs.items()]
+
+    return "\n".join([
+        "usage: unmask VERB [options]", "", "Masked diffusion language models in a handful of steps.",
+        "", "Start here:", *listed(FIRST),
+        "", "More:", *listed(MORE), f"  {'bench':<{width}}  measurements side by side: `unmask bench` lists them",
+        "", "`unmask help VERB` lists its options.",
+    ])  # fmt: skip
+
+
+def _find(argv: list[str]) -> tuple[str, Verb | None, list[str]]:
+    """(the command, its verb, the rest of the line); no verb where only the list is asked for."""
+    program, choices, what = "unmask", VERBS, "verb"
+    if argv[:1] == ["bench"]:
+        program, choices, what, argv = "unmask bench", BENCHES, "bench", argv[1:]
+    if not argv or argv[0] in ("-h", "--help"):
+        return program, None, []
+    if argv[0] not in choices:
+        raise unknown(what, argv[0], [*choices, *(["bench", "help"] if what == "verb" else [])])
+    return f"{program} {argv[0]}", choices[argv[0]], argv[1:]
 
 
 def run(argv: list[str]) -> int:
@@ -76,37 +143,22 @@ def run(argv: list[str]) -> int:
     if argv[:1] in (["-V"], ["--version"]):
         print(f"unmask {__version__}")
         return 0
-    program, choices, what = "unmask", VERBS, "verb"
-    if argv[:1] == ["bench"]:
-        program, choices, what, argv = "unmask bench", BENCHES, "bench", argv[1:]
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(_usage(f"{program} {what.upper()}", choices))
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
+    program, verb, rest = _find(argv)
+    if verb is None:
+        benches = "\n".join(f"  {name:<8}{one.what}" for name, one in BENCHES.items())
+        print(_usage() if program == "unmask" else f"usage: unmask bench WHAT [options]\n\n{benches}")
         return 0
-    if argv[0] not in choices:
-        raise unknown(what, argv[0], choices)
-    from unmask.cli.parser import CommandLine
-
-    module, name = choices[argv[0]][0].split(":")
-    function, command = getattr(importlib.import_module(module), name), f"{program} {argv[0]}"
     try:
-        CommandLine(function, command).call(argv[1:])
+        verb.line(program).call(rest)
     except RuntimeError as error:
-        if told := _out_of_memory(error, command):
-            raise told from error
-        raise
+        if not re.search(r"out of memory|allocate memory", str(error)):  # only CUDA's allocator has a class for it
+            raise
+        asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(error))
+        detail = f" ({asked[1]} more were asked for)" if asked else ""
+        raise UserError(f"out of memory{detail}: {verb.smaller}") from error
     return 0
-
-
-def _out_of_memory(error: RuntimeError, command: str) -> UserError | None:
-    """One line for a memory that has run out; None for an error of another kind.
-
-    It is known by its words: only CUDA's allocator has a class for it, MPS and the CPU have none.
-    """
-    if not re.search(r"out of memory|allocate memory", str(error)):
-        return None
-    asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(error))
-    detail = f" ({asked[1]} more were asked for)" if asked else ""
-    return UserError(f"out of memory{detail}: {SMALLER.get(command, 'free some of it, or take a smaller model')}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -131,14 +183,31 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as stop:  # a verb may know better what is left
         ended, code = ("terminated", 143) if isinstance(stop, Terminated) else ("interrupted", 130)
-        resumed = ", and the same command goes on from it" if next(iter(argv), "") in RESUMED else ""
+        verb = VERBS.get(next(iter(argv), ""))
+        resumed = ", and the same command goes on from it" if verb and verb.resumes else ""
         print(f"{name}: {ended}; {stop if stop.args else f'what was saved is whole{resumed}'}", file=sys.stderr)
         return code
 
 
-def let_sigterm_say_so() -> None:
-    """What a scheduler sends is told like Ctrl-C. Not among several processes: one that waits for the others inside a
-    library would never hear of it, and torchrun, which sends it, has words of its own.
+# --- the process ------------------------------------------------------------------------------------------------------
+
+
+def open_streams() -> None:
+    """`unmask sample >&-` starts without a stdout: what goes there is then for nobody, and no reason to fail.
+
+    A model may write any character: a file or a pipe gets UTF-8, whatever the locale says; a terminal shows a ? for
+    what its encoding lacks.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open as long as the process)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # else a stream of the caller's making
+        sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="replace")
+
+
+def catch_sigterm() -> None:
+    """What a scheduler sends ends a verb like Ctrl-C. Not among several processes: one that waits for the others inside
+    a library would never hear of it, and torchrun, which sends it, has words of its own.
     """
 
     def end(*_: Any) -> NoReturn:
@@ -164,7 +233,6 @@ def leave(code: int) -> NoReturn:
 
 def command() -> NoReturn:
     """What the shell and torchrun call."""
-    open_what_is_closed()
-    let_stdout_take_any_text()
-    let_sigterm_say_so()
+    open_streams()
+    catch_sigterm()
     leave(main())

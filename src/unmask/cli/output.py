@@ -1,34 +1,6 @@
-"""What a verb needs for its output during and after the work: how far is it, can stdout take it.
-
-Refuses to know what is written.
-"""
+"""Progress of evaluate and fit-grid on standard error."""
 
 from __future__ import annotations
-
-import io
-import os
-import sys
-
-
-def open_what_is_closed() -> None:
-    """`unmask sample >&-` starts without a stdout: what goes there is then for nobody, and no reason to fail."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open as long as the process)
-
-
-def let_stdout_take_any_text() -> None:
-    """A model may write any character, and a text is not to be lost for one that stdout's encoding does not have.
-
-    A file or a pipe gets UTF-8, whatever the locale says: as --out writes it, as JSON is, the same on every machine. A
-    terminal could not show another encoding than its own: there a ? stands for what it lacks.
-    """
-    if not isinstance(sys.stdout, io.TextIOWrapper):  # a stream of the caller's making
-        return
-    if sys.stdout.isatty():
-        sys.stdout.reconfigure(errors="replace")
-    else:
-        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
 
 
 class Bar:

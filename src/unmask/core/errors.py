@@ -1,14 +1,15 @@
 """A user's mistake, said in one line: what was wrong, what is allowed, what to do.
 
-Refuses to know who prints it: the command line turns a UserError into one line and exit code 2,
-a library caller sees an ordinary exception.
+The command line turns a UserError into one line and exit code 2; a library caller sees an ordinary exception.
 """
 
 from __future__ import annotations
 
 import difflib
 import errno
+import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,12 +57,52 @@ def from_os_error(error: OSError, doing: str = "use") -> UserError:
     return UserError(f"cannot {doing} {where}: {reason}")
 
 
+# what a file or folder is called while it is written: `.report.html.new-0123abcd`; a training state has a word
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<kind>old|new)-([0-9a-f]{8}|unsealed|released)")
+
+
 @contextmanager
 def os_errors(doing: str, path: Path | str) -> Iterator[None]:
-    """Turn what the operating system refuses inside the block into one line naming `path`."""
+    """Turn what the operating system refuses inside the block into one line naming `path`, never a temporary name."""
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None or any(TEMPORARY.fullmatch(part) for part in Path(str(error.filename)).parts):
             error.filename = str(path)
         raise from_os_error(error, doing) from error
+
+
+@contextmanager
+def reading(path: Path | str, what: str = "", cure: str = "restore a copy or make it again") -> Iterator[None]:
+    """The one boundary around every reader: whatever a damaged file raises inside becomes one line that names the file.
+
+        with reading(path, "the index"):
+            index = json.loads(path.read_text("utf-8"))
+            sizes = [shard["tokens"] for shard in index["shards"]]  # a missing key is damage too
+
+    A reader therefore needs no guard of its own: it may index, convert and unpack as if the file were whole, and raise
+    ValueError where a value makes no sense. A UserError passes, with the file's name put before it if it lacks it.
+    """
+    named = f"{what} {path}" if what else str(path)
+    try:
+        with os_errors("read", path):
+            yield
+    except UserError as error:
+        if str(path) in str(error):
+            raise
+        raise UserError(f"{named}: {error}") from error
+    except Exception as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's own, not imported
+            raise UserError(f"{named} does not fit in the memory: free some, or use a larger machine") from error
+        raise UserError(f"{named} is damaged ({_reason(error)}): {cure}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    words = " ".join(str(error).split())
+    if isinstance(error, json.JSONDecodeError):
+        words = f"not valid JSON: {words}"
+    return words[:200] if words else type(error).__name__

@@ -1,48 +1,49 @@
-"""Files that are whole or absent: written aside, flushed to disk, then renamed into place; and whether they may be.
+"""Files and folders that are whole or absent, locked while they are written, and marked with what they are.
 
-Refuses to know what the bytes mean.
+A file is written under a temporary name, flushed to the disk and renamed. A folder of ours holds `unmask.json`, which
+says its kind (a corpus, a run, ...): `claim_folder` is the one place that decides whether a verb may write there.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from unmask.core.errors import UserError, from_os_error, os_errors
+from unmask.core.errors import TEMPORARY, UserError, from_os_error, os_errors, reading
+
+MARKER, LOCK = "unmask.json", ".unmask.lock"
+KINDS = {
+    "corpus": "a prepared corpus",
+    "run": "a run",
+    "checkpoint": "a checkpoint",
+    "results": "the results of an evaluation",
+    "cells": "the cells of an evaluation",
+    "demo": "a demo",
+}
 
 
 def sync_path(path: Path) -> None:
     """Flush a file or folder entry to the disk, so that a rename after it cannot overtake it."""
-    handle = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():
+        return  # Windows opens no folders
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-# what lies aside: `_aside` ends in hex digits, a training state has a word
-_ASIDE = re.compile(r"\.(?P<name>.+)\.(?P<kind>old|new)-([0-9a-f]{8}|unsealed|released)")
-
-
-def _aside(path: Path, kind: str) -> Path:
+def temporary(path: Path, kind: str = "new") -> Path:
+    """A name beside `path` to write under; `sweep` knows it, and error messages do not show it."""
     return path.with_name(f".{path.name}.{kind}-{uuid.uuid4().hex[:8]}")
-
-
-def aside_of(name: str) -> str | None:
-    """What a file of this name would become, if it was written aside: `.a.json.new-0123abcd` is of `a.json`."""
-    found = _ASIDE.fullmatch(name)
-    return found["name"] if found else None
 
 
 def _behind(path: Path | str) -> Path:
@@ -58,16 +59,16 @@ def write_bytes(path: Path | str, data: bytes) -> None:
         raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
     with os_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = _aside(path, "new")
+        writing = temporary(path)
         try:
-            with open(aside, "wb") as handle:
+            with open(writing, "wb") as handle:
                 handle.write(data)
                 handle.flush()
                 os.fsync(handle.fileno())
-            os.replace(aside, path)
+            os.replace(writing, path)
             sync_path(path.parent)
         except BaseException:
-            aside.unlink(missing_ok=True)
+            writing.unlink(missing_ok=True)
             raise
 
 
@@ -81,28 +82,23 @@ def write_json(path: Path | str, value: Any) -> None:
 
 def read_json(path: Path | str, what: str) -> dict[str, Any]:
     """A JSON object from a file; `what` names it in the error if it is damaged."""
-    path = Path(path)
-    with os_errors("read", path):
-        raw = path.read_bytes()
-    try:
-        value = json.loads(raw)
-    except ValueError as error:
-        raise UserError(f"{what} {path} is damaged (not valid JSON): restore a copy or make it again") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{what} {path} is damaged (expected a JSON object): restore a copy or make it again")
+    with reading(path, what):
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("expected a JSON object")
     return value
 
 
-def swap_in(aside: Path, path: Path) -> None:
+def swap_in(finished: Path, path: Path) -> None:
     """Put a finished folder in its place. The old one, if any, is gone only after the new one stands."""
     if not path.exists():
-        os.rename(aside, path)
+        os.rename(finished, path)
         sync_path(path.parent)
         return
-    old = _aside(path, "old")
+    old = temporary(path, "old")
     try:
         os.rename(path, old)
-        os.rename(aside, path)
+        os.rename(finished, path)
     except BaseException:  # Ctrl-C between the two
         if not path.exists():
             os.rename(old, path)
@@ -117,26 +113,26 @@ def fresh_folder(path: Path | str) -> Iterator[Path]:
     path = _behind(path)
     with os_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = _aside(path, "new")
-        aside.mkdir()
+        filling = temporary(path)
+        filling.mkdir()
         try:
-            yield aside
-            for item in sorted(aside.rglob("*")):
+            yield filling
+            for item in sorted(filling.rglob("*")):
                 sync_path(item)
-            sync_path(aside)
-            swap_in(aside, path)
+            sync_path(filling)
+            swap_in(filling, path)
         except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(filling, ignore_errors=True)
             raise
 
 
-def sweep_asides(folder: Path) -> None:
-    """Bring back a folder whose swap was cut off between its two renames; remove what a killed process left aside.
+def sweep(folder: Path) -> None:
+    """Bring back a folder whose swap was cut off between its two renames; remove what a killed process left.
 
     For folders that are known to be ours: a name alone does not say who made it.
     """
     for path in sorted(folder.glob(".*")):
-        found = _ASIDE.fullmatch(path.name)
+        found = TEMPORARY.fullmatch(path.name)
         if found is None:
             continue
         home = folder / found["name"]
@@ -152,27 +148,26 @@ def sweep_asides(folder: Path) -> None:
 def locked(folder: Path, busy: str | None) -> Iterator[bool]:
     """Keep every other process that asks out of a folder; if one is in already, that is a UserError: `busy`.
 
-    Without such words this one waits. Whether others really are kept out: some clusters' file systems cannot lock.
+    Without such words this one waits. Yields whether others really are kept out: some file systems cannot lock, and
+    where no file can be made nothing can be spoilt either. Then work goes on without.
     """
-    with os_errors("write", folder):  # which is what the lock is for
-        handle = os.open(folder, os.O_RDONLY)
+    from filelock import FileLock, Timeout  # here: to load and sample takes no lock
+
+    lock = FileLock(folder / LOCK, timeout=0 if busy else -1, fallback_to_soft=False)
     try:
-        yield _alone(handle, folder, busy)
+        lock.acquire()
+        alone = True
+    except Timeout as error:
+        raise UserError(busy or "") from error
+    except OSError:
+        alone = False
+    try:
+        yield alone
     finally:
-        os.close(handle)
-
-
-def _alone(handle: int, folder: Path, busy: str | None) -> bool:
-    with os_errors("lock", folder):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
-        except BlockingIOError as error:
-            raise UserError(busy or "") from error
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-            return False
-    return True
+        if alone:
+            with suppress(OSError):  # Windows removes no open file: there the release does it
+                os.unlink(folder / LOCK)  # before the release: who waits sees that its file is gone, and asks again
+            lock.release()
 
 
 @contextmanager
@@ -185,8 +180,67 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, busy=None) as alone:
         if alone:
-            sweep_asides(folder)
+            sweep(folder)
         yield
+
+
+def kind_of(folder: Path) -> str | None:
+    """What a folder of ours is, a key of KINDS; None if it is absent, empty, or somebody else's.
+
+    A checkpoint's marker is its config.json, which published formats have too.
+    """
+    if (folder / MARKER).is_file():
+        return str(read_json(folder / MARKER, "the marker").get("kind"))
+    if (folder / "config.json").is_file():
+        with suppress(UserError):
+            config = read_json(folder / "config.json", "checkpoint config")
+            if config.get("format") == "unmask" or config.get("model_type") == "mdlm":
+                return "checkpoint"
+    return None
+
+
+def check_claim(folder: Path, kind: str, *, option: str = "--out", writes: Collection[str] | None = None) -> bool:
+    """Refuse a folder that `kind` may not be written into; returns whether it is of that kind already.
+
+    Allowed are a folder of the same kind, and one that is absent or empty. With `writes`, the names that will be
+    written, other people's files may lie beside them: then only those names must be free. Touches nothing.
+    """
+    with os_errors("write", folder):
+        names = [path.name for path in folder.iterdir()] if folder.exists() else []
+    found = kind_of(folder)
+    if found == kind:
+        return True
+    if found is not None:
+        raise UserError(f"{folder} is {KINDS.get(found, found)}: name another {option}")
+    theirs = [name for name in names if name != LOCK and not _of_marker(name)]
+    if writes is not None:
+        theirs = [name for name in theirs if name in writes]
+    if theirs:
+        raise UserError(
+            f"{folder} holds {sorted(theirs)[0]}, which is not ours: name another {option}, or move it away first"
+        )
+    return False
+
+
+def _of_marker(name: str) -> bool:
+    """Whether a file is what a process left that was killed at its very first write."""
+    found = TEMPORARY.fullmatch(name)
+    return found is not None and found["name"] == MARKER
+
+
+def claim_folder(folder: Path, kind: str, *, option: str = "--out", writes: Collection[str] | None = None) -> bool:
+    """Make a folder ours, of this kind, or refuse it as `check_claim` does; returns whether it was so already.
+
+    The first thing to call in a folder that is about to be written, under its lock if several processes might. The
+    marker is the first file in it, so whatever a killed process leaves is known as ours. Kinds: see KINDS. A
+    checkpoint is written whole, with its config.json: for it `check_claim(folder, "checkpoint")` is enough.
+    """
+    if check_claim(folder, kind, option=option, writes=writes):
+        return True
+    with os_errors("write", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / MARKER, {"kind": kind})
+    return False
 
 
 def sha256_file(path: Path | str) -> str:

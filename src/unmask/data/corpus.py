@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import hashlib
 import io
 import json
 import lzma
@@ -37,8 +36,6 @@ CHUNK = 1 << 20  # bytes read at once
 SAMPLE = "sample-corpus.txt.xz"
 COMPRESSED = {".xz": "xz", ".gz": "gzip", ".zst": "zstd"}
 SUFFIXES = (".txt", ".jsonl")
-_WHOLE = "sha256:"  # how the fingerprint of a whole file begins
-_EDGE = 1 << 20  # bytes at each end of a file that went into its fingerprint before
 
 
 @dataclass(frozen=True)
@@ -69,9 +66,7 @@ class Source:
 
     def same(self, fingerprint: str) -> bool:
         """Whether the file is still the one of this fingerprint; reads all of it."""
-        if fingerprint.startswith(_WHOLE):
-            return whole_fingerprint(sha256_file(self.path)) == fingerprint
-        return _edges(self.path) == fingerprint
+        return whole_fingerprint(sha256_file(self.path)) == fingerprint
 
     def pieces(
         self,
@@ -176,21 +171,7 @@ def _is_text(name: str) -> bool:
 
 def whole_fingerprint(sha256: str) -> str:
     """What a file is known by: all of its bytes."""
-    return _WHOLE + sha256
-
-
-def _edges(path: Path) -> str:
-    """What a file was known by to the first versions: its size, its first and its last megabyte.
-
-    Their corpora are still told from others by it; what changed in the middle at equal length, it cannot see.
-    """
-    with os_errors("read", path), open(path, "rb") as handle:
-        size = os.fstat(handle.fileno()).st_size
-        digest = hashlib.sha256(str(size).encode())
-        digest.update(handle.read(_EDGE))
-        handle.seek(max(0, size - _EDGE))
-        digest.update(handle.read(_EDGE))
-    return digest.hexdigest()
+    return f"sha256:{sha256}"
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------

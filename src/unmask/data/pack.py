@@ -1,10 +1,8 @@
-"""Encode the text of a plan and pack it into shards, from wherever the finished shards end.
+"""Encode the divided text and pack it into shards, from wherever the finished shards end.
 
 A shard is a fixed number of tokens of one split. With each finished shard goes the place where the next one begins:
 which item of which source, and how many of that item's tokens are already packed. Starting there gives the same bytes
 as never having stopped.
-
-Refuses to know files of text and settings.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ import numpy as np
 
 from unmask.data.encoder import EncoderPool
 from unmask.data.folder import Folder
-from unmask.data.plan import Item
 from unmask.data.shards import ShardWriter, dtype_for
+from unmask.data.splits import Item
 from unmask.data.tokenizer import Tokenizer
 
 JOB = 1 << 20  # characters handed to an encoder process at once
@@ -33,7 +31,7 @@ def pack(
     on_bytes: Callable[[int], None],
 ) -> list[dict[str, Any]]:
     """Write the shards that are still missing; `items_from(source)` reads the corpus from a source on."""
-    shards = folder.shards()
+    shards: list[dict[str, Any]] = folder.state.get("shards", [])
     source, number, packed = shards[-1]["next"] if shards else (0, 0, 0)
     items = (item for item in items_from(source) if (item.source, item.number) >= (source, number))
     packer = _Packer(folder, shards, tokenizer, shard_tokens, packed)
@@ -136,6 +134,6 @@ class _Packer:
                 "next": [source, number, tokens],
             }
         )
-        self._folder.save_shards(self._shards)
+        self._folder.save(shards=self._shards)
         self._documents = self._text_bytes = 0
         self._writer = None

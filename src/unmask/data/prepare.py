@@ -1,11 +1,9 @@
 """`unmask prepare`: text in, a folder of packed token shards out; stopped at any moment, the same call goes on.
 
-    inputs -> (streams set down on disk) -> survey -> plan -> tokenizer -> encode and pack -> index
+    inputs -> (streams set down on disk) -> survey -> division -> tokenizer -> encode and pack -> index
 
 Every file in the result is a function of the text and the settings alone, so a run that was cut off and taken up again
 ends with the same bytes as one that was not.
-
-Refuses to know models and batches.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from unmask.data import corpus, streams
 from unmask.data.corpus import Reading, Source, whole_fingerprint
 from unmask.data.folder import SPOOL, TOKENIZER, Folder
 from unmask.data.pack import pack
-from unmask.data.plan import Plan, SourceChanged, check_fractions, divide, survey, training_sample
 from unmask.data.progress import Bars
 from unmask.data.shards import SPLITS, VERSION, ShardSet, dtype_for
+from unmask.data.splits import Division, SourceChanged, check_fractions, divide, survey, training_sample
 from unmask.data.tokenizer import Tokenizer, check_size
 from unmask.version import __version__
 
@@ -105,22 +103,22 @@ def _fill(
 ) -> None:
     """Do what is left to do in a folder that was begun."""
     sources = _set_down(entries, folder, bars)
-    plan = _plan(entries, sources, reading, settings, folder, bars)
-    tokenizer = given or _trained(plan, sources, reading, folder.state["settings"]["vocab_size"], folder, bars)
+    division = _division(entries, sources, reading, settings, folder, bars)
+    tokenizer = given or _trained(division, sources, reading, folder.state["settings"]["vocab_size"], folder, bars)
     write_text(folder.path / TOKENIZER, tokenizer.to_json())
 
-    before = sum(shard["text_bytes"] for shard in folder.shards())
-    left = plan.total("bytes") - before
+    before = sum(shard["text_bytes"] for shard in folder.state.get("shards", []))
+    left = division.total("bytes") - before
     shards = pack(
-        lambda first: plan.items(sources, reading, first),
+        lambda first: division.items(sources, reading, first),
         folder,
         tokenizer,
         settings.shard_tokens,
         min(_cores(), 1 + left // PER_PROCESS),
-        bars.start("encoding", plan.total("bytes"), before),
+        bars.start("encoding", division.total("bytes"), before),
     )
     bars.end()
-    folder.finish(_index(tokenizer, shards, plan, folder))
+    folder.finish(_index(tokenizer, shards, division, folder))
 
 
 def _check(inputs: list[str], settings: Settings) -> None:
@@ -175,16 +173,16 @@ def _set_down(entries: list[Source | streams.Stream], folder: Folder, bars: Bars
     return sources
 
 
-def _plan(
+def _division(
     entries: list[Source | streams.Stream],
     sources: list[Source],
     reading: Reading,
     settings: Settings,
     folder: Folder,
     bars: Bars,
-) -> Plan:
-    if "plan" in folder.state:
-        return Plan.from_json(folder.state["plan"])
+) -> Division:
+    if "division" in folder.state:
+        return Division.from_json(folder.state["division"])
     with os_errors("read", sources[0].path):
         size = sum(source.path.stat().st_size for source in sources)
     counts = survey(sources, reading, bars.start("counting", size))
@@ -193,22 +191,24 @@ def _plan(
         names = ", ".join(dict.fromkeys(source.name for source in sources[:3]))
         folder.start_over()
         raise UserError(f"no text in {names}: a corpus needs at least one document that is not empty")
-    plan = divide(counts, settings.validation, settings.test)
+    division = divide(counts, settings.validation, settings.test)
     hashes = {source.path: one.sha256 for source, one in zip(sources, counts, strict=True)}
     inputs = folder.state["inputs"]
     for entry, record in zip(entries, inputs, strict=True):
         if isinstance(entry, Source):
             record["fingerprint"] = whole_fingerprint(hashes[entry.path])
-    folder.save(plan=plan.to_json(), inputs=inputs)
-    return plan
+    folder.save(division=division.to_json(), inputs=inputs)
+    return division
 
 
-def _trained(plan: Plan, sources: list[Source], reading: Reading, size: int, folder: Folder, bars: Bars) -> Tokenizer:
+def _trained(
+    division: Division, sources: list[Source], reading: Reading, size: int, folder: Folder, bars: Bars
+) -> Tokenizer:
     path = folder.path / TOKENIZER
     if path.exists():
-        return Tokenizer.from_json(path.read_text(encoding="utf-8"), f"bpe-{size}")
-    advance = bars.start("learning tokens", plan.total("characters"))
-    tokenizer = Tokenizer.train(training_sample(plan, sources, reading, TRAINED_ON, advance), size)
+        return Tokenizer.read(path, f"bpe-{size}")
+    advance = bars.start("learning tokens", division.total("characters"))
+    tokenizer = Tokenizer.train(training_sample(division, sources, reading, TRAINED_ON, advance), size)
     bars.end()
     return tokenizer
 
@@ -217,7 +217,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _index(tokenizer: Tokenizer, shards: list[dict[str, Any]], plan: Plan, folder: Folder) -> dict[str, Any]:
+def _index(tokenizer: Tokenizer, shards: list[dict[str, Any]], division: Division, folder: Folder) -> dict[str, Any]:
     splits: dict[str, Any] = {}
     for split in SPLITS:
         own = [shard for shard in shards if shard["split"] == split]
@@ -229,7 +229,7 @@ def _index(tokenizer: Tokenizer, shards: list[dict[str, Any]], plan: Plan, folde
         "tokenizer": {**tokenizer.describe(), "file": TOKENIZER},
         "dtype": dtype_for(tokenizer),
         "splits": splits,
-        "split_by": plan.split_by,
+        "split_by": division.split_by,
         "settings": folder.state["settings"],
         "inputs": folder.state["inputs"],
     }

@@ -12,8 +12,6 @@ a fixed number of tokens, little-endian uint16 where every state (the mask inclu
     split_by                documents, or characters where there were too few documents
     settings, inputs        what the folder was prepared with; an input by its name and fingerprint: `sha256:` and
                             the hash of a file; for standard input that of its text, for a dataset its name
-
-Refuses to know where the text came from and how batches are made of it.
 """
 
 from __future__ import annotations
@@ -21,18 +19,18 @@ from __future__ import annotations
 import bisect
 import hashlib
 import os
-import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unmask.core.errors import UserError, os_errors, unknown
-from unmask.core.files import read_json, sha256_file, sync_path
+from unmask.core.errors import UserError, os_errors, reading, unknown
+from unmask.core.files import kind_of, read_json, sha256_file, sync_path, temporary
 from unmask.data.tokenizer import Tokenizer
 
-INDEX = "index.json"
+INDEX, UNFINISHED = "index.json", "unfinished.json"
 VERSION = 1
 SPLITS = ("train", "test", "validation")  # in the order of the text
 DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
@@ -46,11 +44,6 @@ def dtype_for(tokenizer: Tokenizer) -> str:
 def damaged(path: Path, why: str) -> UserError:
     """The error for a file of a corpus that is not what was written."""
     return UserError(f"{path} is damaged ({why}): restore it from a copy, or prepare the text again in a new folder")
-
-
-def _check_hash(path: Path, shard: dict[str, Any]) -> None:
-    if sha256_file(path) != shard.get("sha256"):
-        raise damaged(path, "its sha256 is not the index's")
 
 
 class Tokens:
@@ -92,11 +85,37 @@ class Tokens:
         return mapped
 
 
+@dataclass(frozen=True)
+class Shard:
+    """One file of a split, as the index has it."""
+
+    path: Path
+    tokens: int
+    sha256: str
+
+    def verify(self) -> None:
+        if sha256_file(self.path) != self.sha256:
+            raise damaged(self.path, "its sha256 is not the index's")
+
+
 class ShardSet:
-    """A prepared corpus. `ShardSet.open(folder)` checks that every shard is there in its full size."""
+    """A prepared corpus. `ShardSet.open(folder)` checks that every shard is there in its full size.
+
+    `index` is the content of index.json, `shards` the files of each split.
+    """
 
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder, self.index = folder, index
+        self._dtype = DTYPES[index["dtype"]]
+        self.tokenizer_hash = str(index["tokenizer"]["hash"])
+        self.shards = {
+            split: [Shard(folder / one["file"], int(one["tokens"]), str(one["sha256"])) for one in about["shards"]]
+            for split, about in index["splits"].items()
+        }
+        self.counts = {
+            split: {what: int(about[what]) for what in ("tokens", "documents", "text_bytes")}
+            for split, about in index["splits"].items()
+        }
         self._streams: dict[str, Tokens] = {}
         self._tokenizer: Tokenizer | None = None
         self._verified: set[str] = set()  # splits
@@ -105,48 +124,26 @@ class ShardSet:
     def open(cls, folder: Path | str) -> ShardSet:
         folder = Path(folder)
         if not (folder / INDEX).is_file():
-            if folder.is_file():
-                raise UserError(f"{folder} is a file, not a prepared corpus: give a folder made by `unmask prepare`")
-            if str(folder) == "sample" and not folder.exists():  # other verbs read the bundled text by this name
-                raise UserError("sample is text, and a prepared corpus is needed: make one with "
-                                "`unmask prepare sample --out FOLDER` and give that folder")  # fmt: skip
-            with os_errors("read", folder):
-                names = os.listdir(folder)
-            if "plan.json" in names:
-                raise UserError(f"{folder} is not finished: run the same `unmask prepare` command again, it goes on")
-            raise UserError(f"{folder} holds no prepared corpus: make one with `unmask prepare TEXT --out {folder}`")
+            raise _no_corpus(folder)
         index = read_json(folder / INDEX, "the index")
-        version = index.get("version")
-        if version != VERSION:
-            raise UserError(f"{folder} has index version {version!r}, known is {VERSION}: prepare the text again")
-        shards = cls(folder, index)
-        try:
-            shards._check_sizes()
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged(folder / INDEX, repr(error)) from error
+        if index.get("version") != VERSION:
+            raise UserError(
+                f"{folder} has index version {index.get('version')!r}, known is {VERSION}: prepare the text again"
+            )
+        with reading(folder / INDEX, "the index", "prepare the text again in a new folder"):
+            shards = cls(folder, index)
+        for shard in (shard for found in shards.shards.values() for shard in found):
+            with os_errors("read", shard.path):
+                size = shard.path.stat().st_size
+            if size != shard.tokens * shards._dtype.itemsize:
+                raise damaged(shard.path, f"{size} bytes where the index says {shard.tokens} tokens")
         return shards
-
-    def _check_sizes(self) -> None:
-        if self.index["dtype"] not in DTYPES:
-            raise unknown("shard dtype", self.index["dtype"], DTYPES)
-        width = DTYPES[self.index["dtype"]].itemsize
-        for path, shard in self._shards():
-            with os_errors("read", path):
-                size = path.stat().st_size
-            if size != shard["tokens"] * width:
-                raise damaged(path, f"{size} bytes where the index says {shard['tokens'] * width}")
-
-    def _shards(self) -> list[tuple[Path, dict[str, Any]]]:
-        return [pair for split in self.index["splits"] for pair in self._shards_of(split)]
-
-    def _shards_of(self, split: str) -> list[tuple[Path, dict[str, Any]]]:
-        return [(self.folder / shard["file"], shard) for shard in self._split(split)["shards"]]
 
     def verify(self) -> None:
         """Read everything and compare with the index's sha256; raises UserError for the first damaged file."""
-        self._read_tokenizer()
-        for path, shard in self._shards():
-            _check_hash(path, shard)
+        self.tokenizer()
+        for split in self.shards:
+            self.verify_once(split)
 
     def verify_once(self, split: str) -> None:
         """The same for the shards of a split, when it is first read.
@@ -155,48 +152,51 @@ class ShardSet:
         Only the hash tells, for about a second a GB: 10 s for 10 GB at every start of a run, before its first step.
         """
         if split not in self._verified:
-            for path, shard in self._shards_of(split):
-                _check_hash(path, shard)
+            for shard in self._split(split):
+                shard.verify()
             self._verified.add(split)
-
-    @property
-    def tokenizer_hash(self) -> str:
-        found: str = self.index["tokenizer"]["hash"]
-        return found
 
     def tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
-            self._tokenizer = self._read_tokenizer()
+            about = self.index["tokenizer"]
+            path = self.folder / about["file"]
+            tokenizer = Tokenizer.read(path, about["name"])
+            if tokenizer.hash != self.tokenizer_hash:
+                raise damaged(path, "it is not the tokenizer of the index")
+            self._tokenizer = tokenizer
         return self._tokenizer
-
-    def _read_tokenizer(self) -> Tokenizer:
-        about = self.index["tokenizer"]
-        path = self.folder / about["file"]
-        with os_errors("read", path):
-            raw = path.read_bytes()
-        tokenizer = Tokenizer.from_json(raw.decode("utf-8", errors="replace"), about["name"])
-        if tokenizer.hash != about["hash"]:
-            raise damaged(path, "it is not the tokenizer of the index")
-        return tokenizer
 
     def tokens(self, split: str = "train") -> Tokens:
         """The flat token stream of a split."""
         if split not in self._streams:
-            shards = self._split(split)["shards"]
-            paths = [self.folder / shard["file"] for shard in shards]
-            self._streams[split] = Tokens(paths, [shard["tokens"] for shard in shards], DTYPES[self.index["dtype"]])
+            shards = self._split(split)
+            self._streams[split] = Tokens([one.path for one in shards], [one.tokens for one in shards], self._dtype)
         return self._streams[split]
 
     def count(self, split: str = "train", what: str = "tokens") -> int:
         """How many `tokens`, `documents` or `text_bytes` a split has."""
-        found: int = self._split(split)[what]
-        return found
+        self._split(split)
+        return self.counts[split][what]
 
-    def _split(self, split: str) -> dict[str, Any]:
-        if split not in self.index["splits"]:
-            raise unknown("split", split, self.index["splits"])
-        found: dict[str, Any] = self.index["splits"][split]
-        return found
+    def _split(self, split: str) -> list[Shard]:
+        if split not in self.shards:
+            raise unknown("split", split, self.shards)
+        return self.shards[split]
+
+
+def _no_corpus(folder: Path) -> UserError:
+    if folder.is_file():
+        return UserError(f"{folder} is a file, not a prepared corpus: give a folder made by `unmask prepare`")
+    if str(folder) == "sample" and not folder.exists():  # other verbs read the bundled text by this name
+        return UserError(
+            "sample is text, and a prepared corpus is needed: make one with `unmask prepare sample --out FOLDER` "
+            "and give that folder"
+        )
+    with os_errors("read", folder):
+        os.listdir(folder)
+    if kind_of(folder) == "corpus":
+        return UserError(f"{folder} is not finished: run the same `unmask prepare` command again, it goes on")
+    return UserError(f"{folder} holds no prepared corpus: make one with `unmask prepare TEXT --out {folder}`")
 
 
 def check_tokenizer(shards: ShardSet, tokenizer: Tokenizer, owner: str = "the model") -> None:
@@ -220,15 +220,15 @@ def _named(tokenizer: Tokenizer, owner: str) -> str | None:
 
 
 class ShardWriter:
-    """One shard while it grows: written aside, hashed on the way, and renamed when it is whole."""
+    """One shard while it grows: hashed on the way, and renamed into place when it is whole."""
 
     def __init__(self, path: Path, dtype: str) -> None:
         self.path, self.dtype = path, DTYPES[dtype]
         self.tokens = 0
-        self._aside = path.with_name(f".{path.name}.new-{uuid.uuid4().hex[:8]}")
+        self._writing = temporary(path)
         self._digest = hashlib.sha256()
         with os_errors("write", path):
-            self._handle = open(self._aside, "wb")  # noqa: SIM115  closed by finish or discard
+            self._handle = open(self._writing, "wb")  # noqa: SIM115  closed by finish or discard
 
     def write(self, ids: np.ndarray) -> None:
         raw = ids.astype(self.dtype, copy=False).tobytes()
@@ -243,7 +243,7 @@ class ShardWriter:
             self._handle.flush()
             os.fsync(self._handle.fileno())
             self._handle.close()
-            os.replace(self._aside, self.path)
+            os.replace(self._writing, self.path)
             sync_path(self.path.parent)
         return self._digest.hexdigest()
 
@@ -251,4 +251,4 @@ class ShardWriter:
         """Leave nothing behind of a shard that will not be finished."""
         with suppress(OSError):  # a full disk, already reported by the write
             self._handle.close()
-        self._aside.unlink(missing_ok=True)
+        self._writing.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import zstandard
 
 from unmask.core.errors import UserError, os_errors
-from unmask.core.files import read_json, sweep_asides, write_json
+from unmask.core.files import read_json, sweep, write_json
 from unmask.data.corpus import (
     Piece,
     Reading,
@@ -123,7 +123,7 @@ def set_down(stream: Stream, folder: Path, on_text: Callable[[int], None]) -> li
     """Write a stream to `folder` as far as it is not there yet; `on_text` hears the characters that passed."""
     with os_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    sweep_asides(folder)
+    sweep(folder)
     state: dict[str, Any] = {"parts": 0, "place": None, "fingerprint": None}
     if (folder / STATE).exists():
         state = read_json(folder / STATE, "the record of a stream")

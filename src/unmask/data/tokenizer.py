@@ -18,7 +18,7 @@ from typing import Any
 
 import tokenizers
 
-from unmask.core.errors import UserError, nearest, os_errors
+from unmask.core.errors import UserError, nearest, reading
 
 EOS = "<|endoftext|>"
 FILE = "tokenizer.json"
@@ -53,7 +53,7 @@ def check_size(size: int) -> None:
 
 
 class Tokenizer:
-    """A tokenizer with an end-of-document token. Make one with `load`, `train` or `from_json`."""
+    """A tokenizer with an end-of-document token. Make one with `load`, `read` or `train`."""
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
@@ -75,14 +75,15 @@ class Tokenizer:
         return next((i for i in ids if i is not None), -1)
 
     @classmethod
+    def read(cls, path: Path, name: str) -> Tokenizer:
+        """A tokenizer from a tokenizer.json."""
+        with reading(path, "tokenizer", "give a valid tokenizer.json"):
+            return cls(path.read_text(encoding="utf-8"), name)
+
+    @classmethod
     def from_json(cls, text: str, name: str = "custom") -> Tokenizer:
-        """A tokenizer from the text of a `tokenizer.json`."""
-        try:
-            return cls(text, name)
-        except UserError:
-            raise
-        except Exception as error:  # the library raises bare Exception for a malformed file
-            raise UserError(f"tokenizer {name!r} is not a valid tokenizer.json: {error}") from error
+        """A tokenizer from the text of a tokenizer.json."""
+        return cls(text, name)
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Tokenizer:
@@ -90,7 +91,7 @@ class Tokenizer:
         name = str(name_or_path)
         assets = Path(str(resources.files("unmask"))) / "assets"
         if name in BUNDLED:
-            return cls.from_json(lzma.decompress((assets / BUNDLED[name]).read_bytes()).decode("utf-8"), name)
+            return cls(lzma.decompress((assets / BUNDLED[name]).read_bytes()).decode("utf-8"), name)
         models = {path.parent.name: path for path in sorted(assets.glob(f"*/{FILE}"))}
         path = _inside(Path(name_or_path))
         if not path.is_file():
@@ -102,12 +103,7 @@ class Tokenizer:
                     "or give a tokenizer.json or a folder that holds one"
                 )
             path = models[name]
-        with os_errors("read", path):
-            raw = path.read_bytes()
-        try:
-            return cls.from_json(raw.decode("utf-8"), path.parent.name if path.name == FILE else path.stem)
-        except UnicodeDecodeError as error:
-            raise UserError(f"tokenizer {path} is not UTF-8 text: give a tokenizer.json") from error
+        return cls.read(path, path.parent.name if path.name == FILE else path.stem)
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int) -> Tokenizer:

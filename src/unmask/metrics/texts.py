@@ -23,9 +23,9 @@ from unmask.core.errors import UserError, unknown
 from unmask.data import corpus
 from unmask.data.encoder import Encoder
 from unmask.data.loader import Loader, evenly
-from unmask.data.plan import divide, survey
 from unmask.data.prepare import Settings
 from unmask.data.shards import INDEX, SPLITS, ShardSet, Tokens, check_tokenizer
+from unmask.data.splits import divide, survey
 from unmask.data.tokenizer import Tokenizer
 from unmask.sampling.samples import Samples
 

@@ -16,7 +16,7 @@ NAMES = (RESULTS, "report.html", "report.md", "figures")  # what is replaced
 MERGED = "merged"  # in the provenance of what `unmask report` wrote: that of each of its inputs
 OTHERS = {  # folders of other verbs, by a file that each of them has
     "index.json": "a prepared corpus",
-    "plan.json": "a corpus that is being prepared",
+    "unfinished.json": "a corpus that is being prepared",
     "run.json": "a run",
     "config.json": "a checkpoint",
 }

@@ -88,11 +88,11 @@ class Trainer:
     batch: int = 32
     micro_batch: int | None = None
     lr: float = 3e-4
-    warmup: int = 100
+    warmup: int = 300
     decay: Decay = "constant"
     weight_decay: float = 0.0
     beta1: float = 0.9
-    beta2: float = 0.999
+    beta2: float = 0.98
     clip: float = 1.0
     ema: float = 0.999
     precision: Literal["fp32", "bf16"] = "fp32"

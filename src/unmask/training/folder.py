@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError, os_errors
-from unmask.core.files import aside_of, locked, read_json, sweep_asides, sync_path, write_json
+from unmask.core.files import claim_folder, locked, read_json, sweep, sync_path, write_json
 from unmask.core.ranks import Ranks
 from unmask.training.state import load_state, save_state
 
@@ -94,12 +94,11 @@ class RunFolder:
                     f"{self.path} holds a run with another config ({'; '.join(changed)}): "
                     "repeat its options, or name another --out"
                 )
-        else:
-            self._refuse_foreign()
+        claim_folder(self.path, "run")
         with os_errors("write", self.path):  # ours, or empty
             states.mkdir(exist_ok=True)
             for folder in (self.path, states, self.path / "rounds"):
-                sweep_asides(folder)
+                sweep(folder)
         step, exported = max(self.states(), default=0), self._exported_step()
         if exported > 0 and step == 0 and exported != steps:
             raise UserError(
@@ -108,14 +107,6 @@ class RunFolder:
             )
         write_json(about, {"config": config, "sessions": [*sessions, {"step": step, **session}]})
         return {"step": step, "last": sessions[-1] if sessions else None, "finished": exported == steps}
-
-    def _refuse_foreign(self) -> None:
-        """Before anything is written or swept: a folder without a config is a run's only if nothing else is in it."""
-        states = self.path / "state"
-        with os_errors("read", self.path):
-            names = {path.name for path in self.path.iterdir() if aside_of(path.name) != "run.json"}
-            if names - {"state"} or (states.exists() and any(states.iterdir())):
-                raise UserError(f"{self.path} holds files that are not a run's: name another --out, or empty it first")
 
     def _anything_kept(self) -> bool:
         """Whether there are weights of this run on disk, whole or not."""

@@ -1,26 +1,76 @@
-"""The report: one self-contained HTML page, the same in Markdown, and the figures as SVG files.
-
-Takes finished results; refuses to know how they were made.
-"""
+"""The report: one self-contained HTML page, the same in Markdown, and the figures as SVG files."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from unmask.core.files import write_text
+from unmask.studies.report import plots
 from unmask.studies.report.figures import figures
-from unmask.studies.report.html import page
-from unmask.studies.report.markdown import markdown
-from unmask.studies.report.style import SVG
-from unmask.studies.report.svg import sheet
-from unmask.studies.results import Results
+from unmask.studies.report.tables import Table, tables
+from unmask.studies.report.words import facts, headline, meaning
+from unmask.studies.results import Cell, Results
+
+SHOWN = 900  # characters of a sample
 
 
 def write_report(results: Results, folder: Path) -> Path:
     """report.html, report.md and figures/*.svg; returns the page's path."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
     drawn = figures(results)
     for figure in drawn:
-        write_text(folder / "figures" / f"{figure.name}.svg", sheet(figure.title, figure.panels, figure.keys, SVG))
-    write_text(folder / "report.md", markdown(results, drawn))
-    write_text(folder / "report.html", page(results, drawn))
+        write_text(folder / "figures" / f"{figure.name}.svg", plots.file_svg(figure))
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=lambda name: name == "report.html.j2",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["shortened"] = _shortened
+    content: dict[str, Any] = {
+        "results": results,
+        "headline": headline(results),
+        "facts": facts(results),
+        "meaning": meaning(results),
+        "figures": drawn,
+        "panels": {figure.name: plots.page_svgs(figure) for figure in drawn},
+        "markers": plots.MARKERS,
+        "palettes": (plots.LIGHT, plots.DARK),
+        "tables": tables(results),
+        "samples": _samples(results),
+        "models": _models(results),
+        "used": json.dumps(_used(results), indent=2, ensure_ascii=False, default=str),
+    }
+    for name in ("report.md", "report.html"):
+        write_text(folder / name, environment.get_template(f"{name}.j2").render(content))
     return folder / "report.html"
+
+
+def _samples(results: Results) -> dict[str, list[Cell]]:
+    """Cells whose texts are shown, under their headings: every model on the chosen plan at equal steps, then others."""
+    plan, temperature = results.analysis["best_plan"], results.temperature
+    found = {f"{n} steps": results.where(plan=plan, steps=n, temperature=temperature) for n in results.steps}
+    given = [cell for cell in results.cells if not cell.steps and results.models[cell.model]["role"] != "parrot"]
+    found["real text and other texts"] = given[:3]
+    with_texts = {heading: [cell for cell in cells if cell.samples] for heading, cells in found.items()}
+    return {heading: cells for heading, cells in with_texts.items() if cells}
+
+
+def _shortened(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= SHOWN else text[:SHOWN].rsplit(" ", 1)[0] + " …"
+
+
+def _models(results: Results) -> Table:
+    rows = [[name, about["role"], str(about["sha256"] or "–")[:16]] for name, about in results.models.items()]
+    note = "results.json beside this page holds every cell with its own record."
+    return Table("Provenance", ["model", "role", "sha256 of the weights"], rows, note)
+
+
+def _used(results: Results) -> dict[str, Any]:
+    return {name: getattr(results, name) for name in ("provenance", "settings", "judge", "models")}

@@ -1,15 +1,17 @@
 """The tables of a report, as rows of short texts: the same for the terminal, Markdown and HTML.
 
-A line break inside a text puts what follows beneath, in small print. Refuses to know what shows them.
+A line break inside a text puts what follows beneath, in small print.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from unmask.studies.analysis import contenders
-from unmask.studies.results import Cell, Results
+from unmask.studies.results import Cell, Json, Results
+
+UNKNOWN = "not determined"
+SIGNS = {"=": "", ">": "more than ", "<": "less than "}
 
 
 @dataclass(frozen=True)
@@ -40,31 +42,32 @@ def tables(results: Results) -> list[Table]:
 
 
 def main_table(results: Results) -> Table:
-    """Gen PPL with its entropy beneath for every model, plan and number of steps; the teacher also at temperatures."""
+    """Gen PPL with its entropy beneath for every model, plan and number of steps; the teacher also at temperatures.
+
+    Texts without steps (real ones, those of a causal model or of a file) have one number, in the first column.
+    """
     judged = any(cell.judged for cell in results.cells)
     what = "Gen PPL, entropy in nats beneath" if judged else "Unigram entropy in nats (no judge was given)"
     rows: list[list[str]] = []
     controls: set[int] = set()
-    masked = [name for name, about in results.models.items() if about["role"] in ("teacher", "student", "elbo")]
-    for model in masked:
-        temperatures = {results.temperature}
-        if results.models[model]["role"] == "teacher":
-            temperatures |= {float(t) for t in results.settings["temperatures"]}
+    for model, about in results.models.items():
         for plan in results.plans:
+            temperatures = {results.temperature}
+            if about["role"] == "teacher":
+                temperatures |= {float(t) for t in results.settings["temperatures"]}
             for temperature in sorted(temperatures, reverse=True):
                 cells = [results.one(model=model, plan=plan, steps=n, temperature=temperature) for n in results.steps]
                 if any(cells):
                     if temperature != results.temperature:
                         controls.add(len(rows))
                     rows.append([f"{model}\n{plan}, T = {temperature:g}", *(_ppl(cell) for cell in cells)])
-    given = []
     for cell in results.cells:
         if cell.steps is None:
-            at = f" at T = {cell.temperature:g}" if cell.temperature is not None else ""
-            given.append(f"{cell.model}{at}: {_ppl(cell).replace(chr(10), ' / ')}")
-    note = "; ".join(given)
-    head = ["model", *(f"{steps} steps" for steps in results.steps)]
-    return Table(what, head, rows, note, controls=frozenset(controls))
+            at = "" if cell.temperature is None else f"\n{cell.plan}, T = {cell.temperature:g}"
+            controls.add(len(rows))
+            rows.append([f"{cell.model}{at}", _ppl(cell), *("" for _ in results.steps[1:])])
+    head = ["model", *(f"{steps} steps" for steps in results.steps)] if results.steps else ["texts", ""]
+    return Table(what, head, rows, controls=frozenset(controls))
 
 
 def _ppl(cell: Cell | None) -> str:
@@ -79,7 +82,7 @@ def speed_ups(results: Results) -> Table:
     rows = [
         [
             f"{entry['model']}\n{entry['plan']}, {entry['steps']} steps\nNFE {entry['nfe']:.1f}",
-            entry["speed_up"]["words"],
+            _speed_up(entry["speed_up"]),
             interval(entry["gap"], signed=True),
             interval(entry["gap_at_real"], signed=True),
             f"{entry['entropy']:.3f}",
@@ -98,50 +101,77 @@ def speed_ups(results: Results) -> Table:
     return Table("Speed-up at matched entropy", head, rows, note, wordy=frozenset({1}))
 
 
-def _alike(said: dict[str, Any] | None) -> str:
+def _speed_up(found: Json) -> str:
+    if found["value"] is None:
+        return "not bracketed: no teacher temperature has this entropy"
+    value = f"{SIGNS[found['relation']]}{found['value']:.2f}x"
+    if found["faster"]:
+        return f"{value} faster\n{limits(found, digits=2)}"
+    return f"no speed-up shown\n{value}, interval {limits(found, digits=2)}"
+
+
+def _alike(said: Json | None) -> str:
     return f"{said['student']['value']:.3f}\nteacher {said['teacher']['value']:.3f}" if said else "–"
 
 
-def interval(said: dict[str, Any] | None, signed: bool = False, digits: int = 3) -> str:
+def interval(said: Json | None, signed: bool = False, digits: int = 3) -> str:
     """A value with its interval beneath."""
     if said is None or said["value"] is None:
         return "–"
-    return f"{said['value']:{'+' if signed else ''}.{digits}f}\n{limits(said, signed, digits)}"
+    ends = limits(said, signed, digits)
+    return f"{said['value']:{'+' if signed else ''}.{digits}f}\n{ends if ends != UNKNOWN else 'interval ' + UNKNOWN}"
 
 
-def limits(said: dict[str, Any], signed: bool = False, digits: int = 3) -> str:
-    """The interval alone; an end that does not exist is infinite."""
-    sign = "+" if signed else ""
-    low = "–∞" if said["low"] is None else f"{said['low']:{sign}.{digits}f}"
-    high = "∞" if said["high"] is None else f"{said['high']:{sign}.{digits}f}"
-    return f"[{low}, {high}]"
+def limits(said: Json, signed: bool = False, digits: int = 3) -> str:
+    """The interval alone; in words where it lacks an end."""
+    low, high = (None if said[e] is None else f"{said[e]:{'+' if signed else ''}.{digits}f}" for e in ("low", "high"))
+    if low is None:
+        return UNKNOWN if high is None else f"below {high}"
+    return f"above {low}" if high is None else f"[{low}, {high}]"
+
+
+def halved(said: Json | None, signed: bool = False, digits: int = 3) -> str:
+    """A value and half its interval, on one line; a single text has no interval."""
+    if said is None or said["value"] is None:
+        return "–"
+    value = f"{said['value']:{'+' if signed else ''}.{digits}f}"
+    if said["low"] is None or said["high"] is None:
+        return value
+    return f"{value} ± {(said['high'] - said['low']) / 2:.{digits}f}"
 
 
 def two_by_two(results: Results) -> Table:
-    """{teacher, student} x {base plan, best plan}: what the plan gives, what distillation gives."""
+    """{teacher, student} x {base plan, chosen plan}: what the plan gives, what distillation gives."""
     found = results.analysis
     plans = list(dict.fromkeys(plan for plan in (found["base_plan"], found["best_plan"]) if plan))
-    rows = []
-    for block in found["two_by_two"]:
-        for model in (found["teacher"], block["model"]):
-            mine = {corner["plan"]: corner for corner in block["corners"] if corner["model"] == model}
-            if mine:
-                rows.append([f"{model}\n{block['steps']} steps", *(_corner(mine.get(plan)) for plan in plans)])
-    head = ["", *(f"{plan}{' (best)' if plan == found['best_plan'] else ''}" for plan in plans)]
+    bounds = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds}
+
+    def corner(model: str, plan: str, steps: int) -> str:
+        cell = results.one(model=model, plan=plan, steps=steps, temperature=results.temperature)
+        if cell is None:
+            return "–"
+        bound = bounds.get((model, plan, steps))
+        said = [
+            ("PPL", cell.scores.get("gen_ppl"), 1),
+            ("entropy", cell.scores.get("entropy"), 3),
+            ("NELBO", bound and bound.scores["per_token"], 3),
+            ("R", cell.scores.get("path_gap"), 4),
+        ]
+        return "\n".join(f"{name} {halved(score, digits=digits)}" for name, score, digits in said if score)
+
+    rows = [
+        [f"{model}\n{steps} steps", *(corner(model, plan, steps) for plan in plans)]
+        for name in (contenders(results) if found["teacher"] else [])
+        for steps in results.steps
+        for model in (found["teacher"], name)
+    ]
+    rows = [row for row in rows if set(row[1:]) != {"–"}]
+    head = ["", *(f"{plan}{' (chosen)' if plan == found['best_plan'] else ''}" for plan in plans)]
     note = (
-        "Down a column is what distillation gives, along a row what the plan gives. The best plan is the teacher's, "
-        "chosen without looking at a student."
+        "Down a column is what distillation gives, along a row what the plan gives; ± is half the 95% interval. The "
+        "plan is chosen by the teacher's own scores, without looking at a student."
     )
     return Table("Two by two: plan and distillation apart", head, rows, note)
-
-
-def _corner(corner: dict[str, Any] | None) -> str:
-    if corner is None:
-        return "–"
-    parts = [f"PPL {corner['ppl']:.1f}" if corner["ppl"] is not None else "", f"entropy {corner['entropy']:.3f}"]
-    parts += [f"NELBO {corner['nelbo']:.3f}" if corner["nelbo"] is not None else ""]
-    parts += [f"R {corner['gap']:.4f}" if corner["gap"] is not None else ""]
-    return "\n".join(part for part in parts if part)
 
 
 def likelihood(results: Results) -> Table:
@@ -163,9 +193,9 @@ def likelihood(results: Results) -> Table:
                 if bound is None:
                     texts.append("–")
                     continue
-                text = f"{_halved(bound.scores['per_token'])}\n{bound.scores['per_byte']['value']:.3f} per byte"
+                text = f"{halved(bound.scores['per_token'])}\n{bound.scores['per_byte']['value']:.3f} per byte"
                 if difference := less.get((model, plan, bound.steps)):
-                    text += f"\n{_halved(difference, signed=True)} to teacher"
+                    text += f"\n{halved(difference, signed=True)} to teacher"
                 texts.append(text)
             rows.append([f"{model}\n{plan}", *texts, elbo])
         if results.models[model]["role"] == "ar":
@@ -176,14 +206,6 @@ def likelihood(results: Results) -> Table:
         "± is half the 95% bootstrap interval over texts; differences to the teacher are paired text by text."
     )
     return Table("N-step NELBO, ± half the 95% interval", head, rows, note)
-
-
-def _halved(said: dict[str, Any], signed: bool = False) -> str:
-    """A value and half its interval, on one line: a terminal has no room for both ends. A single text has none."""
-    value = f"{said['value']:{'+' if signed else ''}.3f}"
-    if said["low"] is None or said["high"] is None:
-        return value
-    return f"{value} ± {(said['high'] - said['low']) / 2:.3f}"
 
 
 def path_gaps(results: Results) -> Table:
@@ -210,7 +232,7 @@ def path_gaps(results: Results) -> Table:
     return Table("Path gap R", ["", *(f"{steps} steps" for steps in results.steps)], rows, note)
 
 
-def _least(best: dict[str, Any]) -> str:
+def _least(best: Json) -> str:
     """What stands beneath R: nothing where there was one temperature, and so none to choose."""
     if len(best["least_of"]) < 2:
         return ""
@@ -247,13 +269,9 @@ def diversity(results: Results) -> Table:
     columns = [(name, label) for name, label in columns if any(name in cell.scores for cell in chosen)]
     rows = []
     for cell in chosen:
-        where = (
-            f"{cell.plan}, {cell.steps} steps"
-            if cell.steps
-            else ""
-            if cell.plan is None
-            else f"T = {cell.temperature:g}"
-        )
+        where = f"{cell.plan}, {cell.steps} steps" if cell.steps else ""
+        if cell.plan and not cell.steps:
+            where = f"T = {cell.temperature:g}"
         values = [f"{cell.value(name):.3f}" if name in cell.scores else "–" for name, _ in columns]
         rows.append([f"{cell.model}\n{where}".strip(), *values, "; ".join(cell.suspicions) or "–"])
     head = ["", *(label for _, label in columns), "what looks wrong"]
@@ -303,10 +321,7 @@ def speed(results: Results) -> Table:
             rows.append([f"{name}\ncausal, with a cache", _rate(cell), *("" for _ in results.steps[1:])])
     runs = results.provenance.get("merged") or [results.provenance]
     machines = dict.fromkeys(str(run.get("device", "this machine")) for run in runs)
-    note = (
-        f"Tokens a second over a whole cell on {' and '.join(machines)}; milliseconds a text beneath; – where it was "
-        "not timed."
-    )
+    note = f"Tokens a second on {' and '.join(machines)}; milliseconds a text beneath; – where it was not timed."
     return Table("Speed", ["tokens/s", *(f"{steps} steps" for steps in results.steps)], rows, note)
 
 

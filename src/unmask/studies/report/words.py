@@ -1,15 +1,11 @@
-"""What results mean, in plain words: a headline and a handful of sentences. Claims no more than the intervals allow.
-
-Refuses to know pages.
-"""
+"""What results mean, in plain words: a headline and some sentences, which claim no more than their intervals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from unmask.studies.report.tables import limits
-from unmask.studies.results import Results
+from unmask.studies.report.tables import SIGNS, interval, limits
+from unmask.studies.results import Cell, Json, Results
 
 
 @dataclass(frozen=True)
@@ -18,8 +14,8 @@ class Headline:
 
     words: str
     ends: str  # the interval, or why there is none
-    about: str
-    good: bool
+    about: str = ""
+    good: bool = False
 
 
 def headline(results: Results) -> Headline:
@@ -27,77 +23,93 @@ def headline(results: Results) -> Headline:
     entry = results.analysis["headline"]
     if entry is None:
         why = "no judge was given" if results.judge is None else "there is no student beside a teacher"
-        return Headline("Measured, not compared", f"No speed-up is stated: {why}.", "", False)
+        return Headline("Measured, not compared", f"No speed-up is stated: {why}.")
     found = entry["speed_up"]
-    teacher = results.analysis["teacher"]
     about = (
         f"{entry['model']} in {entry['steps']} steps on the plan {entry['plan']} (entropy {entry['entropy']:.3f}), "
-        f"against {teacher} on the same plan with its temperature set to the same entropy"
+        f"against {results.analysis['teacher']} on the same plan with its temperature set to the same entropy"
     )
     if found["value"] is None:
-        return Headline(
-            "Not bracketed",
-            "No teacher temperature has the student's entropy, and nothing is extrapolated.",
-            about,
-            False,
-        )
-    sign = {"=": "", ">": "more than ", "<": "less than "}[found["relation"]]
-    ends = f"95% interval {_ends(found)} from {results.analysis['draws']:,} joint bootstrap draws"
+        why = "No teacher temperature has the student's entropy, and nothing is extrapolated."
+        return Headline("Not bracketed", why, about)
+    sign, draws = SIGNS[found["relation"]], f"from {results.analysis['draws']:,} joint bootstrap draws"
+    ends = f"95% interval {limits(found, digits=2)} {draws}"
     if found["faster"]:
-        return Headline(f"{sign}{found['value']:.1f}× faster".capitalize(), ends, about, True)
-    return Headline("No speed-up shown", f"{sign}{found['value']:.2f}×, {ends}", about, False)
+        return Headline(f"{sign}{found['value']:.1f}× faster".capitalize(), ends, about, good=True)
+    return Headline("No speed-up shown", f"{sign}{found['value']:.2f}×, {ends}", about)
 
 
-def _ends(found: dict[str, Any]) -> str:
-    low = "0" if found["low"] is None else f"{found['low']:.2f}"
-    high = "∞" if found["high"] is None else f"{found['high']:.2f}"
-    return f"[{low}, {high}]"
+def facts(results: Results) -> list[tuple[str, str]]:
+    """The numbers beneath the headline, each with what it is."""
+    entry, found = results.analysis["headline"], []
+    if entry is not None:
+        for name, what in (
+            ("gap", "log PPL to the teacher at equal NFE and entropy"),
+            ("gap_at_real", "the same at real text's entropy"),
+        ):
+            text = interval(entry[name], signed=True)
+            found.append(("not bracketed" if text == "–" else text, what))
+        if less := _likelihood_of(results, entry):
+            found.append((interval(less, signed=True), "nats a token of NELBO to the teacher, on held-out text"))
+    if results.analysis["best_plan"]:
+        found.append((results.analysis["best_plan"], "plan chosen by the teacher's own scores"))
+    return found
 
 
 def meaning(results: Results) -> list[str]:
     """The sentences of 'what this means'."""
-    parts = (_speed, _gap, _alike, _plan, _likelihood, _real, _diversity, _clock)
-    return [sentence for part in parts for sentence in part(results)] + list(results.notes)
-
-
-def _speed(results: Results) -> list[str]:
     entry = results.analysis["headline"]
-    if entry is None:
-        return []
+    said = [] if entry is None else [_speed(results, entry), _gap(entry), _alike(entry)]
+    said += [_plan(results)]
+    said += [] if entry is None else [_likelihood(results, entry)]
+    said += [_real(results), *_diversity(results)]
+    said += [] if entry is None else [_clock(results, entry)]
+    return [sentence for sentence in said if sentence] + list(results.notes)
+
+
+def apart(one: Json, other: Json) -> bool:
+    """Whether two intervals have nothing in common; without both ends of both nothing is known."""
+    if any(said[end] is None for said in (one, other) for end in ("low", "high")):
+        return False
+    return bool(one["high"] < other["low"] or other["high"] < one["low"])
+
+
+def _speed(results: Results, entry: Json) -> str:
     found, name, teacher = entry["speed_up"], entry["model"], results.analysis["teacher"]
     steps = f"{entry['steps']} steps"
     if found["value"] is None:
-        return [
+        return (
             f"In {steps} {name} has an entropy of {entry['entropy']:.3f} nats, which {teacher} has at none of the "
             "temperatures that were run: the two cannot be compared, and nothing is extrapolated."
-        ]
-    if found["faster"] and found["relation"] == "=":
-        return [
-            f"What {name} writes in {steps} takes {teacher} {found['n_star']:.0f} at the same entropy: "
-            f"{found['value']:.1f} times as many, with 95% confidence {_ends(found)}."
-        ]
-    if found["faster"] and found["relation"] == "<":
-        return [
-            f"The fewest steps that were run already let {teacher} write at the same entropy what {name} writes in "
-            f"{steps}: less than {found['value']:.1f} times as many, with 95% confidence {_ends(found)}."
-        ]
+        )
+    ends = limits(found, digits=2)
     if found["faster"]:
-        return [
+        if found["relation"] == "=":
+            return (
+                f"What {name} writes in {steps} takes {teacher} {found['n_star']:.0f} steps at the same entropy: "
+                f"{found['value']:.1f} times as many, with 95% confidence {ends}."
+            )
+        if found["relation"] == "<":
+            return (
+                f"The fewest steps that were run already let {teacher} write at the same entropy what {name} writes in "
+                f"{steps}: less than {found['value']:.1f} times as many, with 95% confidence {ends}."
+            )
+        return (
             f"No number of steps that was run lets {teacher} write at the same entropy what {name} writes in {steps}: "
-            f"more than {found['value']:.1f} times as many."
-        ]
+            f"more than {found['value']:.1f} times as many, with 95% confidence {ends}."
+        )
     if _worse(entry):
-        return [
+        return (
             f"At the same entropy, {name} in {steps} is worse than {teacher} in as many: 95% interval of the speed-up "
-            f"{_ends(found)}."
-        ]
-    return [
-        f"At the same entropy, {name} in {steps} cannot be told from {teacher} in as many (interval {_ends(found)}): "
-        "a lower Gen PPL here is what lowering the teacher's temperature gives as well."
-    ]
+            f"{ends}."
+        )
+    return (
+        f"At the same entropy, {name} in {steps} cannot be told from {teacher} in as many (95% interval of the "
+        f"speed-up {ends}): a lower Gen PPL here is what lowering the teacher's temperature gives as well."
+    )
 
 
-def _worse(entry: dict[str, Any]) -> bool:
+def _worse(entry: Json) -> bool:
     """Whether the speed-up is surely below 1, or the gap at equal NFE surely a loss.
 
     The gap is asked too, because in the teacher's fewest steps no speed-up below 1 can be seen: a teacher that is
@@ -107,109 +119,136 @@ def _worse(entry: dict[str, Any]) -> bool:
     return (high is not None and high < 1) or (loss is not None and loss > 0)
 
 
-def _gap(results: Results) -> list[str]:
+def _gap(entry: Json) -> str:
     """A gain or a loss at equal NFE, where the interval leaves no doubt which."""
-    entry = results.analysis["headline"]
-    if entry is None or entry["gap"]["value"] is None:
-        return []
     gap = entry["gap"]
-    below = gap["high"] is not None and gap["high"] < 0
-    above = gap["low"] is not None and gap["low"] > 0
-    if not below and not above:
-        return []
-    where = f"{abs(gap['value']):.3f} {'below' if below else 'above'}"
-    return [
-        f"At equal NFE and entropy its log PPL is {where} the teacher's: 95% interval of the difference "
-        f"{limits(gap, signed=True)}."
-    ]
+    side = "" if gap["value"] is None else _side(gap)
+    if not side:
+        return ""
+    return (
+        f"At equal NFE and entropy its log PPL is {abs(gap['value']):.3f} {side} the teacher's: 95% interval of the "
+        f"difference {limits(gap, signed=True)}."
+    )
 
 
-def _alike(results: Results) -> list[str]:
+def _side(less: Json) -> str:
+    """'below' or 'above' where a difference surely is, else nothing."""
+    if less["high"] is not None and less["high"] < 0:
+        return "below"
+    return "above" if less["low"] is not None and less["low"] > 0 else ""
+
+
+def _alike(entry: Json) -> str:
     """Whether equal entropy was not equal diversity."""
-    entry = results.analysis["headline"]
-    found = entry and entry.get("alike")
+    found = entry.get("alike")
     if not found or not found["differ"]:
-        return []
+        return ""
     student, teacher = (found[who]["value"] for who in ("student", "teacher"))
     more = "more" if student > teacher else "less"
-    return [
-        f"At that entropy, which is of the words within a text, its texts are {more} alike among themselves than the "
-        f"teacher's in as many steps: self-BLEU {student:.3f} and {teacher:.3f}."
-    ]
+    return (
+        f"At that entropy, which is of the words within a text, its texts are {more} "
+        f"alike among themselves than the teacher's in as many steps: self-BLEU {student:.3f} and {teacher:.3f}."
+    )
 
 
-def _plan(results: Results) -> list[str]:
+def _plan(results: Results) -> str:
     """What the plan alone gives the teacher, at the fewest steps."""
     found = results.analysis
     best, base, teacher = found["best_plan"], found["base_plan"], found["teacher"]
     if teacher is None or best == base:
-        return []
-    cells = [
-        results.one(model=teacher, plan=plan, steps=results.steps[0], temperature=results.temperature)
-        for plan in (base, best)
+        return ""
+    steps = results.steps[0]
+    before, after = (
+        results.one(model=teacher, plan=plan, steps=steps, temperature=results.temperature) for plan in (base, best)
+    )
+    if before is None or after is None or not before.judged or not after.judged:
+        return ""
+    if not apart(before.scores["gen_ppl"], after.scores["gen_ppl"]):
+        return (
+            f"In {steps} steps the Gen PPL of {teacher} on {base} and on {best} cannot be told apart: {_ppl(before)} "
+            f"and {_ppl(after)}."
+        )
+    return (
+        f"The plan alone, without any training, takes {teacher} in {steps} steps from a Gen PPL of {_ppl(before)} on "
+        f"{base} to {_ppl(after)} on {best}. A student is credited only beyond that."
+    )
+
+
+def _ppl(cell: Cell) -> str:
+    said = cell.scores["gen_ppl"]
+    return f"{said['value']:.1f} {limits(said, digits=1)} at entropy {cell.value('entropy'):.3f}"
+
+
+def _likelihood_of(results: Results, entry: Json) -> Json | None:
+    """The difference in NELBO of the headline's cell."""
+    same = [
+        less
+        for less in results.analysis["likelihood"]
+        if all(less[name] == entry[name] for name in ("model", "plan", "steps"))
     ]
-    if cells[0] is None or cells[1] is None or not cells[0].judged or not cells[1].judged:
-        return []
-    before, after = cells[0].value("gen_ppl") or 0, cells[1].value("gen_ppl") or 0
-    return [
-        f"The plan alone, without any training, takes {teacher} in {results.steps[0]} steps from a Gen PPL of "
-        f"{before:.1f} (entropy {cells[0].value('entropy'):.3f}) on {base} to {after:.1f} "
-        f"({cells[1].value('entropy'):.3f}) on {best}. A student is credited only beyond that."
-    ]
+    return next(iter(same), None)
 
 
-def _likelihood(results: Results) -> list[str]:
-    entry = results.analysis["headline"]
-    for found in results.analysis["likelihood"]:
-        if entry and all(found[name] == entry[name] for name in ("model", "plan", "steps")):
-            low, high = found["low"] or 0, found["high"] or 0
-            word = "better" if high < 0 else "worse" if low > 0 else "the same within its interval"
-            return [
-                f"As a model of real text (NELBO of {entry['steps']} steps, no judge) {entry['model']} is {word}: "
-                f"{found['value']:+.3f} nats a token to the teacher [{low:+.3f}, {high:+.3f}]."
-            ]
-    return []
+def _likelihood(results: Results, entry: Json) -> str:
+    found = _likelihood_of(results, entry)
+    if found is None:
+        return ""
+    verdict = {"below": "is better than the teacher", "above": "is worse than the teacher"}
+    word = verdict.get(_side(found), "cannot be told from the teacher")
+    return (
+        f"As a model of real text (NELBO of {entry['steps']} steps, no judge) {entry['model']} {word}: "
+        f"{found['value']:+.3f} nats a token, 95% interval {limits(found, signed=True)}."
+    )
 
 
-def _real(results: Results) -> list[str]:
-    for name in results.named("real"):
-        cell = results.one(model=name)
-        if cell is not None and cell.judged:
-            return [
-                f"Real text has a Gen PPL of {cell.value('gen_ppl'):.1f} at an entropy of {cell.value('entropy'):.3f} "
-                "nats: a lower Gen PPL than that is not better writing."
-            ]
-    return []
+def _real(results: Results) -> str:
+    cells = [cell for name in results.named("real") for cell in results.where(model=name) if cell.judged]
+    if not cells:
+        return ""
+    return f"Real text has a Gen PPL of {_ppl(cells[0])}: a lower one is not better writing."
 
 
 def _diversity(results: Results) -> list[str]:
     """One sentence a model, with the first of its cells that looks wrong; and whether the parrot was caught."""
     said = []
     for name, about in results.models.items():
-        cells = results.where(model=name)
-        if about["role"] in ("teacher", "student", "elbo"):
-            cells = [cell for cell in cells if cell.temperature == results.temperature and cell.steps in results.steps]
+        cells = [
+            cell
+            for cell in results.where(model=name)
+            if not cell.steps or (cell.temperature == results.temperature and cell.steps in results.steps)
+        ]
         wrong = [cell for cell in cells if cell.suspicions]
         if about["role"] == "parrot":
-            caught = "is caught by the scores across samples" if wrong else "is NOT caught: too few texts to tell"
-            said.append(f"The parrot only repeats a few real passages: it passes Gen PPL and entropy, and {caught}.")
+            said += [_parrot(results, cell) for cell in cells]
         elif wrong:
-            first = f"{wrong[0].plan}, {wrong[0].steps} steps" if wrong[0].steps else f"T = {wrong[0].temperature}"
+            first = f", {wrong[0].steps} steps" if wrong[0].steps else ""
+            where = f"{wrong[0].plan}{first}, T = {wrong[0].temperature:g}" if wrong[0].plan else "all its texts"
             said.append(
-                f"{name} looks wrong across samples in {len(wrong)} of {len(cells)} cells, first in ({first}): "
+                f"{name} looks wrong across samples in {len(wrong)} of {len(cells)} cells, first in ({where}): "
                 f"{'; '.join(wrong[0].suspicions)}."
             )
     return said
 
 
-def _clock(results: Results) -> list[str]:
-    hot = [pair for pair in results.analysis["wall_clock"] if pair["temperature"] == results.temperature]
-    entry = results.analysis["headline"]
-    for pair in hot:
-        if entry and pair["model"] == entry["model"] and pair["ppl"] is not None and pair["ar_ppl"] is not None:
+def _parrot(results: Results, parrot: Cell) -> str:
+    """Whether it is caught; that it passes Gen PPL and entropy is said only where both are real text's."""
+    real = next((cell for name in results.named("real") for cell in results.where(model=name)), None)
+    scores = [name for name in ("gen_ppl", "entropy") if name in parrot.scores and real and name in real.scores]
+    alike = [name for name in scores if real and not apart(parrot.scores[name], real.scores[name])]
+    names = {"gen_ppl": "Gen PPL", "entropy": "entropy"}
+    passes = f" By {' and '.join(names[name] for name in alike)} it cannot be told from real text." if alike else ""
+    caught = "caught by" if parrot.suspicions else "NOT caught (too few texts to tell) by"
+    return f"The parrot, which only repeats a few real passages, is {caught} the scores across samples.{passes}"
+
+
+def _clock(results: Results, entry: Json) -> str:
+    for pair in results.analysis["wall_clock"]:
+        known = pair["ppl"] is not None and pair["ar_ppl"] is not None
+        if known and pair["model"] == entry["model"] and pair["temperature"] == results.temperature:
             there = f"in the time {pair['ar']} takes" if pair["found"] == "=" else f"before {pair['ar']} is done"
-            return [
-                f"The causal {pair['ar']} reads {pair['ar_ppl']:.1f} at entropy {pair['ar_entropy']:.3f}; {there}, "
-                f"{pair['model']} reads {pair['ppl']:.1f} at {pair['entropy']:.3f} (NFE {pair['nfe']:.0f})."
-            ]
-    return []
+            return (
+                f"The causal model {pair['ar']} has a Gen PPL of {pair['ar_ppl']:.1f} at entropy "
+                f"{pair['ar_entropy']:.3f}; {there}, {pair['model']} has {pair['ppl']:.1f} at {pair['entropy']:.3f} "
+                f"(NFE {pair['nfe']:.0f}). No interval was worked out for this."
+            )
+    return ""

@@ -1,0 +1,75 @@
+"""Draws docs/figures/nelbo.svg: what few steps lose by likelihood, a line a plan. The same data give the same bytes."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tools.results.runs import Run
+from tools.results.tables import TEACHERS, one_token_a_step
+
+INK, SOFT, RULE, PAPER = "#1d2126", "#5c6470", "#e4e2db", "#fffffe"
+LINES = {  # plan: colour, marker
+    "iid": (INK, "o"), "golden": ("#d55e00", "s"), "stride": ("#0f8b8d", "D"),
+}  # fmt: skip
+DARK = {
+    INK: "#f0ede6", SOFT: "#a9b0bb", RULE: "#30363f", PAPER: "#15181d", "#d55e00": "#ff9142", "#0f8b8d": "#4fd0d0",
+}  # fmt: skip
+STYLE = {
+    "font.family": "DejaVu Sans", "font.size": 8.5, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.titlelocation": "left", "axes.titlesize": 9.5, "text.color": INK, "axes.labelcolor": SOFT,
+    "axes.edgecolor": SOFT, "xtick.color": SOFT, "ytick.color": SOFT, "axes.grid": True, "grid.color": RULE,
+    "axes.facecolor": PAPER, "figure.facecolor": PAPER, "savefig.facecolor": PAPER, "legend.frameon": False,
+    "svg.hashsalt": "unmask", "svg.fonttype": "path",
+}  # fmt: skip
+PANELS = {
+    "pocket, 6.3M, L = 256": "`pocket`, 6.3M, L = 256",
+    "DiT small, 169M, L = 1024": "DiT small, L = 1024, seed 0",
+}
+
+
+def nelbo(runs: Mapping[str, Run]) -> bytes:
+    """Two panels: the bundled teacher, and the larger one of seed 0."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure: Any = Figure(figsize=(7.3, 3.2), layout="constrained")
+        axes = figure.subplots(1, 2, sharey=True)
+        for axis, (title, teacher) in zip(axes, PANELS.items(), strict=True):
+            run = runs[TEACHERS[teacher][0]]
+            level, _ = one_token_a_step(run)
+            for plan, (color, marker) in LINES.items():
+                points = [(steps, run.nats("teacher", plan, steps)) for steps in (4, 8, 16, 32, 64)]
+                known = [(steps, nats - level) for steps, nats in points if nats is not None]
+                if known:
+                    axis.plot(
+                        *zip(*known, strict=True),
+                        color=color,
+                        marker=marker,
+                        markersize=4.5,
+                        label="iid (published)" if plan == "iid" else plan,
+                    )
+            axis.axhline(0, color=SOFT, linewidth=1, linestyle=(0, (4, 3)))
+            axis.set_xscale("log", base=2)
+            axis.set_xticks([4, 8, 16, 32, 64], ["4", "8", "16", "32", "64"])
+            axis.set_xlabel("steps")
+            axis.set_title(title)
+        axes[0].set_ylabel("nats a token lost")
+        axes[0].legend()
+        return _svg(figure)
+
+
+def _svg(figure: Any) -> bytes:
+    """With no date in it, and with colours for a dark page."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    style = f"<style>@media(prefers-color-scheme:dark){{{rules}}}</style>"
+    return re.sub(r"(<svg [^>]*>)", lambda m: m[1] + "\n " + style, buffer.getvalue().decode(), count=1).encode()

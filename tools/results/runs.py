@@ -1,0 +1,100 @@
+"""Reads docs/results: studies.yaml says which commands make what, RUN.json keeps what was measured.
+
+A score is [value, low, high], the ends of its 95% interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from unmask.core.errors import UserError, os_errors, unknown
+from unmask.core.files import read_json
+
+FORMAT, VERSION = "unmask slim results", 1
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """Commands, and for each run where they leave its results; several are merged."""
+
+    name: str
+    commands: list[str]
+    runs: dict[str, list[str]]
+
+
+def read_studies(folder: Path) -> dict[str, Study]:
+    """The studies of studies.yaml by name."""
+    path = folder / "studies.yaml"
+    with os_errors("read", path):
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    found = {}
+    for name, said in content.items():
+        for key in said:
+            if key not in ("commands", "runs"):
+                raise unknown(f"field of the study {name}", key, ("commands", "runs"))
+        runs = {run: [out] if isinstance(out, str) else out for run, out in (said.get("runs") or {}).items()}
+        found[name] = Study(name, said.get("commands") or [], runs)
+    return found
+
+
+@dataclass(frozen=True)
+class Run:
+    """One committed file: cells of samples, N-step NELBOs, and where they came from."""
+
+    name: str
+    said: Json
+
+    @property
+    def judge(self) -> str:
+        name = str((self.said.get("judge") or {}).get("name", "no judge")).rsplit("/", 1)[-1]
+        return {"smollm2": "SmolLM2"}.get(name, name)
+
+    def cell(self, model: str, plan: str | None, steps: int | None, temperature: float | None = 1.0) -> Json | None:
+        """A cell of samples; of two, the one with more texts."""
+        place = {"model": model, "plan": plan, "steps": steps, "temperature": temperature}
+        return max(_where(self.said.get("cells", []), place), key=lambda cell: cell["n"], default=None)
+
+    def bound(self, model: str, plan: str | None, steps: int | None) -> Json | None:
+        """An N-step NELBO; the ELBO without a plan."""
+        return next(_where(self.said.get("likelihood", []), {"model": model, "plan": plan, "steps": steps}), None)
+
+    def nats(self, model: str, plan: str, steps: int) -> float | None:
+        """The N-step NELBO itself, in nats a token."""
+        found = self.bound(model, plan, steps)
+        return found["per_token"][0] if found else None
+
+    def above(self, model: str, plan: str, steps: int) -> list[float] | None:
+        """The N-step NELBO less that of the teacher's most steps in random order, paired over texts."""
+        curves = _where(self.said.get("matches", []), {"score": "nelbo", "model": model, "plan": plan})
+        points = (point for curve in curves for point in curve["curve"] if point["steps"] == steps)
+        return next((point["distance"] for point in points), None)
+
+
+def _where(records: list[Json], wanted: Json) -> Any:
+    return (record for record in records if all(record[key] == value for key, value in wanted.items()))
+
+
+class Runs(Mapping[str, Run]):
+    """The files of a folder, each read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __getitem__(self, name: str) -> Run:
+        path = self.folder / f"{name}.json"
+        said = read_json(path, "slim results")
+        if (said.get("format"), said.get("version")) != (FORMAT, VERSION):
+            raise UserError(f"{path} was not written by `slim`: make it again")
+        return Run(name, said)
+
+    def __iter__(self) -> Any:
+        return (path.stem for path in sorted(self.folder.glob("*.json")))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
