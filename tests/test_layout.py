@@ -12,7 +12,7 @@ import unmask
 ROOT = Path(unmask.__file__).parent
 # each folder knows itself and those before it
 ORDER = (
-    "core", "processes", "plans", "data", "models", "checkpoint", "inference", "sampling", "theory", "objectives",
+    "core", "processes", "plans", "data", "models", "inference", "checkpoint", "sampling", "theory", "objectives",
     "metrics", "training", "studies", "bench", "cli",
 )  # fmt: skip
 ALLOWED = {folder: set(ORDER[: place + 1]) for place, folder in enumerate(ORDER)}

@@ -12,16 +12,19 @@ from unmask.version import __version__
 
 if TYPE_CHECKING:
     from unmask.checkpoint.io import Checkpoint, load, save
+    from unmask.inference.step_law import Factorised, register_step_law
     from unmask.models.dit.network import DiT
+    from unmask.models.family import register_family
     from unmask.objectives.ar import AR
     from unmask.objectives.distil.cd4lm import CD4LM
     from unmask.objectives.distil.mcd import MCD
     from unmask.objectives.distil.sdtt import SDTT
     from unmask.objectives.elbo import MDLM
+    from unmask.objectives.registry import register_objective
+    from unmask.plans.plan import register_plan
+    from unmask.processes import Masked, register_process
     from unmask.processes.gaussian import GaussianDuality
-    from unmask.processes.masked import mask
     from unmask.processes.schedule import Cosine, LogLinear
-    from unmask.processes.trajectory import couple
     from unmask.sampling.sample import sample
     from unmask.studies.evaluate import evaluate
     from unmask.training.engine import Trainer
@@ -35,14 +38,19 @@ __all__ = [
     "Checkpoint",
     "Cosine",
     "DiT",
+    "Factorised",
     "GaussianDuality",
     "LogLinear",
+    "Masked",
     "Trainer",
     "__version__",
-    "couple",
     "evaluate",
     "load",
-    "mask",
+    "register_family",
+    "register_objective",
+    "register_plan",
+    "register_process",
+    "register_step_law",
     "sample",
     "save",
 ]
@@ -56,13 +64,18 @@ _HOMES = {
     "Checkpoint": "checkpoint.io",
     "Cosine": "processes.schedule",
     "DiT": "models.dit",
+    "Factorised": "inference.step_law",
+    "Masked": "processes",
+    "register_family": "models.family",
+    "register_objective": "objectives.registry",
+    "register_plan": "plans.plan",
+    "register_process": "processes",
+    "register_step_law": "inference.step_law",
     "GaussianDuality": "processes.gaussian",
     "LogLinear": "processes.schedule",
     "Trainer": "training.engine",
-    "couple": "processes.trajectory",
     "evaluate": "studies.evaluate",
     "load": "checkpoint.io",
-    "mask": "processes.masked",
     "sample": "sampling.sample",
     "save": "checkpoint.io",
 }

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from unmask.checkpoint.formats.mdlm import key_map
 from unmask.checkpoint.io import Checkpoint
 from unmask.checkpoint.tensors import write_tensors
 from unmask.core.files import write_json
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.dit.network import DiT
+from unmask.models.dit.published import key_map
 from unmask.processes.schedule import Cosine
 
 SHAPE = {"vocab_size": 23, "length": 12, "hidden": 24, "cond": 8, "blocks": 2, "heads": 2}

@@ -39,7 +39,7 @@ def test_a_bfloat16_checkpoint_writes_as_its_rounded_float32_twin(checkpoint, ra
         for parameter in twin.parameters():
             parameter.copy_(parameter.bfloat16())
     texts = [
-        sample(Checkpoint(model, checkpoint.schedule, checkpoint.tokenizer), 4, 5, seed=1, device="cpu")
+        sample(Checkpoint(model, checkpoint.process, checkpoint.tokenizer), 4, 5, seed=1, device="cpu")
         for model in (half.model, twin)
     ]
     assert torch.equal(texts[0].tokens, texts[1].tokens)
@@ -60,7 +60,7 @@ def test_folding_keeps_the_function_and_stays_trainable(random_dit, causal):
 
 
 def test_the_card_says_what_the_checkpoint_is(checkpoint, tmp_path):
-    source = Checkpoint(checkpoint.model, checkpoint.schedule, checkpoint.tokenizer, RUN)
+    source = Checkpoint(checkpoint.model, checkpoint.process, checkpoint.tokenizer, RUN)
     save(source, tmp_path / "run", raw=checkpoint.model.state_dict())
     target = tmp_path / "minnow"
     convert(tmp_path / "run", target, dtype=torch.bfloat16, fold=True, card="Reads fish stories.", licence="CC0-1.0")

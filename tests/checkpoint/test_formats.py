@@ -24,7 +24,7 @@ def test_an_mdlm_hub_folder_loads_and_can_be_kept_and_fine_tuned(random_dit, mdl
     loaded = load(mdlm_folder(model))
     assert loaded.model.config == model.config
     assert same_weights(loaded.model, model)
-    assert loaded.schedule == LogLinear(eps=1e-3)
+    assert loaded.process.schedule == LogLinear(eps=1e-3)
     assert loaded.tokenizer is None
     loaded.model.train()
     loaded.model(torch.randint(23, (2, 12))).square().mean().backward()

@@ -26,7 +26,7 @@ def test_load_save_load_is_bit_equal(checkpoint, tmp_path):
     second = load(tmp_path / "b")
     assert same_weights(checkpoint.model, second.model)
     assert second.model.config == checkpoint.model.config
-    assert second.schedule == checkpoint.schedule
+    assert second.process.schedule == checkpoint.process.schedule
     assert second.provenance == checkpoint.provenance
     assert (second.tokenizer.name, second.tokenizer.hash) == (checkpoint.tokenizer.name, checkpoint.tokenizer.hash)
     names = sorted(item.name for item in (tmp_path / "a").iterdir())

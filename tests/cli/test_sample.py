@@ -13,7 +13,7 @@ import pytest
 
 from unmask.checkpoint.io import load
 from unmask.cli.main import Terminated, main, open_streams
-from unmask.sampling.sample import _Run, sample
+from unmask.sampling.sample import Run, sample
 from unmask.studies.ways import fitted_for_others, make_ways
 
 L = 24  # of the models in conftest.py
@@ -173,7 +173,7 @@ def interrupted(monkeypatch):
     """Ctrl-C, or what is raised in its place, once so many batches are done."""
 
     def after(batches, kind=KeyboardInterrupt):
-        made, begun = [], _Run.batch
+        made, begun = [], Run.batch
 
         def batch(run, indices, tokens):
             if len(made) == batches:
@@ -181,7 +181,7 @@ def interrupted(monkeypatch):
             made.append(indices)
             return begun(run, indices, tokens)
 
-        monkeypatch.setattr(_Run, "batch", batch)
+        monkeypatch.setattr(Run, "batch", batch)
 
     return after
 

@@ -86,13 +86,13 @@ def test_training_on_keeps_the_schedule(capsys, corpora, tmp_path):
     on = ["--steps", "1", "--batch", "4", "--device", "cpu", "--eval_every", "0", "--no-tensorboard", "--no-progress"]
     assert run(capsys, "--data", corpora[0], "--from", first, *on, "--out", second)[0] == 0
     assert run(capsys, "--data", corpora[0], "--from", first, *on, "--schedule", "log_linear", "--out", third)[0] == 0
-    assert [load(path).schedule.name for path in (first, second, third)] == ["cosine", "cosine", "log_linear"]
+    assert [load(path).process.schedule.name for path in (first, second, third)] == ["cosine", "cosine", "log_linear"]
 
 
 def test_a_plan_of_ones_own_is_a_choice(capsys, corpora, tmp_path, monkeypatch):
-    from unmask.plans import laws
+    from unmask.plans.plan import PLANS
 
-    monkeypatch.setitem(laws.LAWS, "silver", laws.LAWS["golden"])
+    monkeypatch.setitem(PLANS, "silver", PLANS["golden"])
     common = ["--data", corpora[0], *OPTIONS.split(), "--plan", "silver"]
     code, out = run(capsys, *common, "--out", str(tmp_path / "run"))
     assert (code, "3 steps" in out) == (0, True)

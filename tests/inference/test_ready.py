@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unmask.checkpoint.io import Checkpoint
-from unmask.inference.ready import prepare
+from unmask.inference.ready import make_ready
 from unmask.models.dit.folded import FoldedDiT
 from unmask.models.dit.network import DiT
 from unmask.sampling.sample import sample
@@ -95,7 +95,10 @@ def test_a_model_is_compiled_once_and_again_when_its_weights_change(
 
 def test_rows_that_ride_along_are_computed_as_alone(model: DiT, compiled_for: list[tuple[int, int]]) -> None:
     z_RL = torch.randint(11, (BATCH, L), generator=torch.Generator().manual_seed(0))
-    body, expected = prepare(model, torch.device("cpu"), compile=True), FoldedDiT(model, torch.float32).features(z_RL)
+    body, expected = (
+        make_ready(model, torch.device("cpu"), compile=True),
+        FoldedDiT(model, torch.float32).features(z_RL),
+    )
     body.expect(BATCH, L)
     with torch.inference_mode():
         for rows in (6, 8, 4, 7):  # what an earlier call left in the other rows does not matter

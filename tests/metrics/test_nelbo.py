@@ -9,13 +9,13 @@ import torch
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
+from unmask.inference.categorical import Law
 from unmask.metrics.nelbo import elbo, nelbo
 from unmask.metrics.score import difference
 from unmask.metrics.texts import Texts, held_out
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import Grid
 from unmask.plans.plan import Confidence
-from unmask.inference.categorical import Law
 from unmask.sampling.sample import sample
 from unmask.theory.oracle import Enumerated, sticky
 

@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from unmask.checkpoint.formats.mdlm import key_map
 from unmask.models.dit.network import DiT
+from unmask.models.dit.published import key_map
 
 
 def silu(x):

@@ -5,6 +5,7 @@ import torch
 
 from unmask.core.errors import UserError
 from unmask.models.dit.network import DiT
+from unmask.models.family import family_of
 
 
 @pytest.mark.parametrize(("name", "count"), [("small", 169_627_218), ("medium", 424_477_010), ("large", 863_158_098)])
@@ -110,7 +111,8 @@ def test_it_compiles_as_one_graph(random_dit):
 def test_blocks_compile_without_the_reduction_that_loses_gradients(random_dit, monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "compile", lambda function, **options: asked.append(options) or function)
-    random_dit().compile_blocks()
+    model = random_dit()
+    family_of(model).compile(model)
     assert asked
     if hasattr(torch._inductor.config.triton, "mix_order_reduction"):
         assert all(one["options"]["triton.mix_order_reduction"] is False for one in asked)
@@ -129,7 +131,7 @@ def test_compiled_gradients_are_those_of_eager_blocks(length, causal):
                 parameter.normal_(std=0.05)
     eager.cuda().train()
     compiled = copy.deepcopy(eager)
-    compiled.compile_blocks()
+    family_of(compiled).compile(compiled)
     z_BL = torch.randint(8192, (256, length), device="cuda")
     pull_BLD = torch.randn(256, length, eager.config.hidden, device="cuda") / z_BL.numel()
     for model in (eager, compiled):

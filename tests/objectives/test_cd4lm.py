@@ -8,8 +8,8 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.models.denoiser import carry_over, log_probs
 from unmask.objectives.distil.cd4lm import CD4LM
-from unmask.plans.laws import draw_u
 from unmask.objectives.distil.curriculum import Curriculum
+from unmask.plans.plan import draw_u
 from unmask.processes.times import stratified
 
 MASK, LENGTH, ROWS = 11, 9, 6

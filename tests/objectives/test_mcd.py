@@ -13,10 +13,11 @@ from unmask.core.streams import stream
 from unmask.models.denoiser import carry_over
 from unmask.models.dit.network import DiT
 from unmask.objectives.base import describe
-from unmask.objectives.distil.mcd import MCD
-from unmask.plans.laws import LAWS, draw_u
-from unmask.processes.schedule import Cosine
 from unmask.objectives.distil.curriculum import Curriculum
+from unmask.objectives.distil.mcd import MCD
+from unmask.plans.plan import draw_u, locked_plans
+from unmask.processes import Masked
+from unmask.processes.schedule import Cosine
 from unmask.processes.times import stratified
 
 MASK, LENGTH, ROWS = 11, 9, 6
@@ -41,7 +42,7 @@ def views(objective, text):
     t_B = stratified(ROWS, noise, low=objective.delta)
     steps = objective.plan_steps or round(1 / objective.delta)
     u_BL = draw_u((ROWS, LENGTH), objective.plan, generator=noise, steps=steps)
-    m_t, m_s = (u_BL >= objective.schedule.gamma(time)[:, None] for time in (t_B, t_B - objective.delta))
+    m_t, m_s = (u_BL >= objective.process.schedule.gamma(time)[:, None] for time in (t_B, t_B - objective.delta))
     return m_t, m_s
 
 
@@ -74,7 +75,7 @@ OPTIONS = [
     {"reconstruct": 2.0, "reduction": "sum", "divergence": "kl_forward"},
     {"tau": 1.0},
     {"schedule": Cosine()},
-    *({"plan": plan} for plan in LAWS if plan != "iid"),
+    *({"plan": plan} for plan in locked_plans() if plan != "iid"),
     {"plan": "stride", "plan_steps": 3},
 ]
 
@@ -146,7 +147,7 @@ def test_parts_of_a_batch_add_up_to_the_whole(random_dit, text, options):
 
 
 def test_a_round_is_the_same_method_with_its_own_gap_temperature_and_teacher(random_dit):
-    first = MCD(random_dit(1), divergence="jsd", plan="golden", schedule=Cosine())
+    first = MCD(random_dit(1), divergence="jsd", plan="golden", process=Masked(Cosine()))
     third = first.at(3, Curriculum(), random_dit(2))
     assert (third.delta, third.tau) == (4 / 512, pytest.approx(0.90))
     changed = {"teacher": "x", "delta": 0, "tau": 0}
@@ -178,7 +179,7 @@ def test_a_student_is_trained_as_the_readme_says(write_corpus, tmp_path):
     weights = copy.deepcopy(teacher.model.state_dict())
     trainer = unmask.Trainer(steps=3, batch=4, eval_every=0, device="cpu", progress=False)
     student = trainer.fit(teacher.model, objective, corpus)
-    assert student.schedule == Cosine()
+    assert student.process.schedule == Cosine()
     assert student.provenance["config"]["objective"]["teacher"] == str(objective.teacher)
     frozen = objective.teacher.model.state_dict()
     assert all(torch.equal(frozen[key], value) for key, value in weights.items())

@@ -9,7 +9,7 @@ import torch
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
-from unmask.inference.ready import prepare
+from unmask.inference.ready import make_ready
 from unmask.models.denoiser import log_probs
 from unmask.models.dit.network import DiT
 from unmask.objectives import elbo as mdlm
@@ -18,8 +18,8 @@ from unmask.objectives.ar import AR
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, describe
 from unmask.objectives.elbo import MDLM
 from unmask.plans.grids import make_grid
-from unmask.plans.laws import LAWS, draw_u
-from unmask.plans.plan import Locked
+from unmask.plans.plan import draw_u, locked_plans, make_plan
+from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.processes.times import stratified
 from unmask.sampling.sample import sample
@@ -42,7 +42,7 @@ def with_views(model, objective, batch, seed=0):
     return output, *seen
 
 
-@pytest.mark.parametrize("plan", LAWS)
+@pytest.mark.parametrize("plan", locked_plans())
 @pytest.mark.parametrize("steps", [1, 4, 8, 22])
 def test_its_views_and_its_mean_are_those_of_the_sampler(model, text, monkeypatch, plan, steps):
     """One text, its plan fixed, every step once: which views there are, and sum over k = -log q_u(x)."""
@@ -51,7 +51,7 @@ def test_its_views_and_its_mean_are_those_of_the_sampler(model, text, monkeypatc
         Checkpoint(model, LogLinear()), NUMBER + 1, steps, plan=plan, grid="rank", seed=SEED, device="cpu",
         callback=lambda view: views.append(view.tokens_BL[NUMBER:]),
     )  # fmt: skip
-    u_1L = Locked(plan).u(torch.ones(1, 22, dtype=torch.bool), steps, [stream(SEED, "reveal", NUMBER)])
+    u_1L = make_plan(plan).u(torch.ones(1, 22, dtype=torch.bool), steps, [stream(SEED, "reveal", NUMBER)])
     monkeypatch.setattr(mdlm, "draw_u", lambda shape, plan, *, generator, steps: u_1L.expand(shape))
     objective, rows = MDLM(plan=plan, plan_steps=steps), partial(replace, text, total=steps)
     output, z_KL = with_views(model, objective, rows(tokens_BL=drawn.tokens[NUMBER].expand(steps, -1)))
@@ -62,7 +62,7 @@ def test_its_views_and_its_mean_are_those_of_the_sampler(model, text, monkeypatc
 
     other_L = torch.randint(model.mask_id, (22,), generator=stream(3))  # a text that the sampler has not written
     forced = teacher_force(
-        prepare(model, torch.device("cpu")), other_L[None], Locked(plan), make_grid("rank", steps), LogLinear(),
+        make_ready(model, torch.device("cpu")), other_L[None], make_plan(plan), make_grid("rank", steps), LogLinear(),
         seed=SEED, indices=[NUMBER],
     )  # fmt: skip
     output, _ = with_views(model, objective, rows(tokens_BL=other_L.expand(steps, -1)))
@@ -78,9 +78,9 @@ def direct_loss(model, objective, batch, generator):
     loss, scored = 0.0, []
     for x_L, u_L, t in zip(batch.tokens_BL, u_TL, t_T, strict=True):
         if (steps := objective.plan_steps) is None:
-            gamma = float(objective.schedule.gamma(torch.tensor(t, dtype=torch.float64)))
+            gamma = float(objective.process.schedule.gamma(torch.tensor(t, dtype=torch.float64)))
             hidden = chosen = [i for i in range(L) if u_L[i] >= gamma]
-            weight = float(objective.schedule.elbo_weight(torch.tensor(t, dtype=torch.float64)))
+            weight = float(objective.process.schedule.elbo_weight(torch.tensor(t, dtype=torch.float64)))
         else:
             of_step = {i: rank * steps // L for rank, i in enumerate(sorted(range(L), key=u_L.__getitem__))}
             if objective.plan == "stride":  # a step is a class of positions, also where classes are not of one size
@@ -97,7 +97,7 @@ def direct_loss(model, objective, batch, generator):
 
 EXAMPLES = [
     MDLM(),
-    MDLM(Cosine(), "golden"),
+    MDLM(Masked(Cosine()), "golden"),
     MDLM(plan="golden", plan_steps=3),
     MDLM(plan="stride", plan_steps=2),
     MDLM(plan_steps=20),  # more steps than positions: some reveal nothing

@@ -12,7 +12,8 @@ from unmask.models.denoiser import carry_over
 from unmask.objectives.ar import AR
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, describe
 from unmask.objectives.elbo import MDLM
-from unmask.plans.laws import draw_u
+from unmask.plans.plan import draw_u
+from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.processes.times import stratified
 
@@ -58,7 +59,7 @@ def gradient(net: Net, value: Tensor) -> Tensor:
 @pytest.mark.parametrize("plan", ["iid", "golden"])
 def test_mdlm_is_the_weighted_cross_entropy_of_the_masked_positions(batch, schedule, plan):
     net = Net()
-    output = MDLM(schedule, plan)(net, batch, step=0, generator=stream(1, "noise"))
+    output = MDLM(Masked(schedule), plan)(net, batch, step=0, generator=stream(1, "noise"))
 
     noise = stream(1, "noise")
     t_B = stratified(6, noise)

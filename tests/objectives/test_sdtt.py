@@ -9,10 +9,11 @@ from torch import Tensor
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.models.denoiser import carry_over
-from unmask.objectives.distil.sdtt import SDTT
-from unmask.plans.laws import draw_u
-from unmask.processes.schedule import LogLinear
 from unmask.objectives.distil.curriculum import Curriculum
+from unmask.objectives.distil.sdtt import SDTT
+from unmask.plans.plan import draw_u
+from unmask.processes import Masked
+from unmask.processes.schedule import LogLinear
 from unmask.processes.times import stratified
 from unmask.theory.oracle import Enumerated, sticky
 
@@ -29,7 +30,7 @@ def plain_loss(student, teacher, objective, text):
     t_B = stratified(ROWS, noise, low=objective.delta)
     u_BL = draw_u((ROWS, LENGTH), objective.plan, generator=noise)
     toss_BL = torch.rand(ROWS, LENGTH, generator=noise, dtype=torch.float64)
-    gamma = objective.schedule.gamma
+    gamma = objective.process.schedule.gamma
     masked = u_BL >= gamma(t_B)[:, None]
     z_t = torch.where(masked, MASK, text.tokens_BL)
     z, target = z_t.clone(), torch.zeros(ROWS, LENGTH, MASK + 1, dtype=torch.float64)
@@ -105,7 +106,7 @@ def test_the_targets_have_the_law_of_ancestral_steps(k):
     log_p_LV = carry_over(student.features(blank), blank, 2)[0]
     expected_L = expected_loss(oracle, log_p_LV, [2, 2, 2], 1, k)
     text = oracle.draw(n, stream(0))
-    objective = SDTT(oracle, delta=1 - 1e-9, k=k, schedule=LogLinear(eps=0.0))
+    objective = SDTT(oracle, delta=1 - 1e-9, k=k, process=Masked(LogLinear(eps=0.0)))
     batch = type("Rows", (), {"tokens_BL": text, "start": 0, "total": n})
     loss_nL = objective(student, batch, step=0, generator=stream(2)).loss_BL
     error_L = (loss_nL.mean(0) - expected_L).abs()

@@ -5,13 +5,13 @@ import torch
 
 from unmask.core.streams import stream
 from unmask.plans.grids import make_grid
-from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, deal_steps
+from unmask.plans.plan import Blocks, Confidence, LeftToRight, deal_steps, make_plan
 from unmask.processes.schedule import LogLinear
 from unmask.theory.exact import Views, sample_law
 from unmask.theory.oracle import SOURCES, Enumerated
 from unmask.theory.plan_laws import chain_of
 
-INNER = [Locked("golden"), Locked("stride"), Locked("iid"), LeftToRight(), Confidence(), Confidence("entropy")]
+INNER = [make_plan("golden"), make_plan("stride"), make_plan("iid"), LeftToRight(), Confidence(), Confidence("entropy")]
 
 
 @pytest.mark.parametrize(
@@ -89,5 +89,7 @@ def test_one_token_a_step_is_exact_in_blocks_that_do_not_fit(inner):
 
 
 def test_the_exact_law_knows_a_line_without_blanks():
-    chain = chain_of(Blocks(2, Locked()), torch.zeros(4, dtype=torch.bool), make_grid("rank", 3), LogLinear())
+    chain = chain_of(
+        Blocks(2, make_plan("golden")), torch.zeros(4, dtype=torch.bool), make_grid("rank", 3), LogLinear()
+    )
     assert (sum(chain.start.values()), chain.nfe) == (1, 0)

@@ -5,7 +5,7 @@ import torch
 from scipy import stats
 
 from unmask.core.errors import UserError
-from unmask.plans.laws import LAWS, draw_u, minimum_distance
+from unmask.plans.plan import draw_u, locked_plans, make_plan
 
 SPREAD = ["golden", "van_der_corput", "stride", "dilated"]
 
@@ -15,7 +15,7 @@ def draws(plan: str, B: int, L: int, steps: int = 8, seed: int = 0) -> torch.Ten
 
 
 @pytest.mark.parametrize("L", [1, 7, 12, 33])
-@pytest.mark.parametrize("plan", LAWS)
+@pytest.mark.parametrize("plan", locked_plans())
 def test_each_position_by_itself_is_uniform(plan: str, L: int) -> None:
     u_BL = draws(plan, 4000, L)
     assert u_BL.dtype == torch.float64
@@ -40,7 +40,7 @@ def test_equal_counts_where_they_are_promised(plan: str) -> None:
 def test_positions_of_one_step_keep_their_distance(plan: str, steps: int, L: int) -> None:
     """On N equal intervals of u. What `sample` assigns by rank: tests/sampling/test_spacing.py."""
     step_BL = (draws(plan, 60, L, steps) * steps).long()
-    promised = minimum_distance(plan, steps)
+    promised = make_plan(plan).distance(steps)
     apart = torch.arange(L)[:, None] - torch.arange(L)[None]
     close = (apart > 0) & (apart < promised)
     together_BLL = step_BL[:, :, None] == step_BL[:, None, :]
@@ -48,9 +48,9 @@ def test_positions_of_one_step_keep_their_distance(plan: str, steps: int, L: int
 
 
 def test_the_promise_is_worth_something() -> None:
-    assert [minimum_distance("golden", n) for n in (2, 3, 5, 7, 12, 16)] == [1, 2, 3, 5, 8, 8]
-    assert [minimum_distance("van_der_corput", n) for n in (2, 4, 8, 16, 12, 7)] == [2, 4, 8, 16, 4, 1]
-    assert [minimum_distance("stride", n) for n in (2, 7, 16)] == [2, 7, 16]
+    assert [make_plan("golden").distance(n) for n in (2, 3, 5, 7, 12, 16)] == [1, 2, 3, 5, 8, 8]
+    assert [make_plan("van_der_corput").distance(n) for n in (2, 4, 8, 16, 12, 7)] == [2, 4, 8, 16, 4, 1]
+    assert [make_plan("stride").distance(n) for n in (2, 7, 16)] == [2, 7, 16]
 
 
 def star_discrepancy(u_L: torch.Tensor) -> float:

@@ -13,13 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.streams import stream
-from unmask.inference.ready import prepare
-from unmask.plans.grids import make_grid
-from unmask.plans.moves import keep_surest, locked_moves
-from unmask.plans.plan import TIE, Blocks, Confidence, Locked, make_plan
-from unmask.processes.schedule import LogLinear
 from unmask.inference import categorical
 from unmask.inference.categorical import Draw, Law
+from unmask.inference.ready import make_ready
+from unmask.plans.grids import make_grid
+from unmask.plans.moves import keep_most_confident, locked_moves
+from unmask.plans.plan import TIE, Blocks, Confidence, make_plan
+from unmask.processes.schedule import LogLinear
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.theory.oracle import Enumerated, sticky
@@ -44,7 +44,7 @@ class Transfers(TorchDispatchMode):
 def test_locked_moves_are_on_the_device_before_the_first_step() -> None:
     generators = [stream(0, "reveal", i) for i in range(B)]
     blank_BL = torch.ones(B, L, dtype=torch.bool)
-    assigned = Locked("iid").assign(blank_BL, make_grid("uniform", STEPS), LogLinear(), generators)
+    assigned = make_plan("iid").assign(blank_BL, make_grid("uniform", STEPS), LogLinear(), generators)
     with Transfers() as transfers:
         moves = locked_moves(assigned, torch.device("meta"))
         first = next(moves)
@@ -64,11 +64,11 @@ def test_the_lowest_number_wins_a_tie_whatever_rounding_says() -> None:
     surety_M = torch.tensor([0.5, 0.5, 0.9, 0.5, 0.1, 0.1, 0.1, 0.1], dtype=torch.float64) + error_M
     row_M = torch.arange(8) // 4
     tie_M = torch.tensor([0.7, 0.2, 0.9, 0.4, 0.3, 0.8, 0.1, 0.6])
-    keep_M = keep_surest(surety_M, row_M, torch.tensor([2, 3]), tie_M, None)
+    keep_M = keep_most_confident(surety_M, row_M, torch.tensor([2, 3]), tie_M, None)
     assert keep_M.view(2, 4).tolist() == [[False, True, True, False], [True, False, True, True]]
     apart_M = surety_M.clone()
     apart_M[3] += 2 * TIE  # no tie any more
-    assert keep_surest(apart_M, row_M, torch.tensor([2, 0]), tie_M, None).nonzero()[:, 0].tolist() == [2, 3]
+    assert keep_most_confident(apart_M, row_M, torch.tensor([2, 0]), tie_M, None).nonzero()[:, 0].tolist() == [2, 3]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def test_an_adaptive_plan_of_ones_own_is_a_name_and_a_surety(plan: Margin | Bloc
     drawn = sample(source, 4, None if free else 6, plan=plan)
     rule = drawn.record["plan"].get("inner", drawn.record["plan"])
     assert (rule["name"], rule["threshold"]) == ("margin", 0.3 if free else None)
-    body = prepare(source.model, torch.device("cpu"))
+    body = make_ready(source.model, torch.device("cpu"))
     forced = teacher_force(body, drawn.tokens, plan, make_grid("rank", 6), LogLinear())
     assert bool(forced.log_q_TL.isfinite().all())
 
@@ -121,7 +121,7 @@ def test_log_q_is_widened_where_the_state_is(monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(found.log_q, expected.log_q)
 
     monkeypatch.setattr(categorical, "shape_logits", lambda *given: shape(*given).as_subclass(Narrow))
-    body = prepare(source.model, torch.device("cpu"))
+    body = make_ready(source.model, torch.device("cpu"))
     law, grid = Law(dtype="fp32"), make_grid("rank", 3)
     forced = teacher_force(body, found.tokens, make_plan("golden"), grid, LogLinear(), law=law)
     torch.testing.assert_close(forced.log_q_TL, found.log_q, atol=1e-5, rtol=1e-5)

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from unmask.core.streams import stream
-from unmask.inference.ready import prepare
+from unmask.inference.ready import make_ready
 from unmask.plans.grids import Grid, assign_steps, make_grid
-from unmask.plans.laws import cells_of, draw_u, minimum_distance
-from unmask.plans.plan import Locked
+from unmask.plans.plan import draw_u, make_plan
 from unmask.processes.schedule import LogLinear
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.theory.oracle import Enumerated, sticky
@@ -20,7 +19,7 @@ def generators():
 
 
 def stride_steps(blank_BL, steps, grid="rank"):
-    return Locked("stride").assign(blank_BL, make_grid(grid, steps), LogLinear(), generators()).step_BL
+    return make_plan("stride").assign(blank_BL, make_grid(grid, steps), LogLinear(), generators()).step_BL
 
 
 def least_distance(step_BL):
@@ -55,7 +54,7 @@ def test_stride_is_exactly_n_apart_for_any_n(steps, L, grid):
         blank_BL = blanks(kind, L)
         step_BL = stride_steps(blank_BL, steps, grid)
         several = int(blank_BL[0].sum()) > steps
-        assert least_distance(step_BL) == (minimum_distance("stride", steps) if several else L)
+        assert least_distance(step_BL) == (make_plan("stride").distance(steps) if several else L)
 
 
 @pytest.mark.parametrize("kind", ["all", "prompt", "scattered"])
@@ -97,7 +96,7 @@ def test_where_it_does_not_counts_alone_bring_neighbours_together():
         blank_BL = blanks(kind, 256)
         assert least_distance(by_counts(blank_BL, make_grid("rank", steps))) == 1
         assert least_distance(stride_steps(blank_BL, steps)) == steps
-    assert [cells_of(plan, 24) for plan in ("stride", "golden", "iid", "left_to_right")] == [24, 1, 1, 1]
+    assert [make_plan(plan).cells(24) for plan in ("stride", "golden", "iid", "left_to_right")] == [24, 1, 1, 1]
 
 
 def test_as_many_steps_as_blanks_is_one_at_a_time_wherever_they_stand():
@@ -108,7 +107,7 @@ def test_as_many_steps_as_blanks_is_one_at_a_time_wherever_they_stand():
     x_TL = source.draw(20, stream(0, "draw"))
     blank_TL = torch.tensor([True, False, True, True, False, False, True]).expand(20, 7)
     forced = teacher_force(
-        prepare(source, torch.device("cpu")), x_TL, Locked("stride"), make_grid("rank", 4), LogLinear(),
+        make_ready(source, torch.device("cpu")), x_TL, make_plan("stride"), make_grid("rank", 4), LogLinear(),
         blank_TL=blank_TL,
     )  # fmt: skip
     given_TL = torch.where(blank_TL, source.mask_id, x_TL)

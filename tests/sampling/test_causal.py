@@ -10,10 +10,13 @@ import torch
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.streams import stream
 from unmask.models.denoiser import log_probs
+from unmask.models.dit.cached import Cached, narrowed
 from unmask.models.dit.network import DiT
-from unmask.sampling.causal import Cached, narrowed, sample_causal
+from unmask.sampling.causal import sample_causal
 
 SIZE, LENGTH = 20, 32
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -52,9 +55,9 @@ def test_products_in_bf16_leave_the_residual_stream_in_float32() -> None:
 
     with torch.inference_mode(), torch.backends.mkldnn.flags(enabled=False):
         exact = copy.deepcopy(model).double()(tokens_BL)
-        whole, narrow = copy.deepcopy(model).bfloat16(), narrowed(copy.deepcopy(model), torch.bfloat16)
+        whole, narrow = copy.deepcopy(model).bfloat16(), narrowed(model, torch.bfloat16, CPU)
         error, error_of_whole = ((read(network) - exact).square().mean().sqrt() for network in (narrow, whole))
-        torch.testing.assert_close(read(narrowed(model, torch.float32)), exact, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(read(narrowed(model, torch.float32, CPU)), exact, atol=1e-3, rtol=1e-3)
     assert 0 < error < 0.7 * error_of_whole
 
 

@@ -17,7 +17,7 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import Grid
-from unmask.plans.plan import PLANS, Blocks, Confidence, LeftToRight, Locked
+from unmask.plans.plan import PLANS, Blocks, Confidence, LeftToRight, make_plan
 from unmask.plans.remask import USUAL_ETA, Remask
 from unmask.sampling.sample import sample
 
@@ -199,7 +199,7 @@ TIES = {"ties": "chance"}
         ("entropy", {"name": "entropy", "score": "entropy", "threshold": None, **TIES}),
         (Confidence(threshold=0.2), {"name": "confidence", "score": "probability", "threshold": 0.2, **TIES}),
         ("blocks", {"name": "blocks", "size": 32, "inner": {"name": "golden"}}),
-        (Blocks(5, Locked("iid")), {"name": "blocks", "size": 5, "inner": {"name": "iid"}}),
+        (Blocks(5, make_plan("iid")), {"name": "blocks", "size": 5, "inner": {"name": "iid"}}),
         (
             Blocks(4, Confidence("entropy", 2.5)),
             {"name": "blocks", "size": 4, "inner": {"name": "entropy", "score": "entropy", "threshold": 2.5, **TIES}},

@@ -5,6 +5,7 @@ import torch
 
 from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
+from unmask.processes import States
 from unmask.sampling.infill import from_pattern, templates
 
 
@@ -14,11 +15,11 @@ def tokenizer():
     return Tokenizer.train([story * 3], 320)
 
 
-def parts(template, mask_id):
+def parts(template):
     """A template as a list: a list of ids for each given stretch, a number for each blank."""
     found = []
     for token in template.tokens_L.tolist():
-        kind = int if token == mask_id else list
+        kind = int if token < 0 else list
         if not found or not isinstance(found[-1], kind):
             found.append(kind())
         found[-1] += 1 if kind is int else [token]
@@ -26,9 +27,8 @@ def parts(template, mask_id):
 
 
 def test_a_pattern_is_its_words_and_one_mask_an_underscore(tokenizer):
-    mask_id = tokenizer.size
     pattern = "once upon a ____ there lived______, a wolf ___."
-    head, first, middle, second, more, third, end = parts(from_pattern(pattern, mask_id, tokenizer), mask_id)
+    head, first, middle, second, more, third, end = parts(from_pattern(pattern, tokenizer))
     assert (first, second, third) == (4, 6, 3)
     # the space before a blank belongs to the token that fills it, the space after it to the word that follows
     given = [tokenizer.decode(ids) for ids in (head, middle, more, end)]
@@ -37,39 +37,38 @@ def test_a_pattern_is_its_words_and_one_mask_an_underscore(tokenizer):
 
 
 def test_blanks_may_stand_alone_at_the_start_and_at_the_end(tokenizer):
-    mask_id = tokenizer.size
-    assert parts(from_pattern("_____", mask_id, tokenizer), mask_id) == [5]
-    start, given, end = parts(from_pattern("___ lived ____", mask_id, tokenizer), mask_id)
+    assert parts(from_pattern("_____", tokenizer)) == [5]
+    start, given, end = parts(from_pattern("___ lived ____", tokenizer))
     assert (start, tokenizer.decode(given), end) == (3, " lived", 4)
 
 
 def test_one_or_two_underscores_are_text(tokenizer):
-    given, blank = parts(from_pattern("a snake_case __init__ ___", tokenizer.size, tokenizer), tokenizer.size)
+    given, blank = parts(from_pattern("a snake_case __init__ ___", tokenizer))
     assert (tokenizer.decode(given), blank) == ("a snake_case __init__", 3)
 
 
 def test_prompts_suffixes_and_lengths_one_for_all_or_one_each(tokenizer):
     mask_id = tokenizer.size
     made = templates(
-        3, longest=40, states=mask_id + 1, mask_id=mask_id, tokenizer=tokenizer,
+        3, longest=40, states=States(mask_id + 1, mask_id), tokenizer=tokenizer,
         prompt=["once", "", "upon a time"], suffix=" wolf.", length=[20, 40, 30],
     )  # fmt: skip
     tail = tokenizer.encode(" wolf.")
     for template, prompt, length in zip(made, ("once", "", "upon a time"), (20, 40, 30), strict=True):
         head = tokenizer.encode(prompt)
         blanks = length - len(head) - len(tail)
-        assert template.tokens_L.tolist() == head + [mask_id] * blanks + tail
-    free = templates(2, longest=40, states=mask_id + 1, mask_id=mask_id, tokenizer=tokenizer)
-    assert [template.tokens_L.tolist() for template in free] == [[mask_id] * 40] * 2
+        assert template.tokens_L.tolist() == head + [-1] * blanks + tail
+    free = templates(2, longest=40, states=States(mask_id + 1, mask_id), tokenizer=tokenizer)
+    assert [template.tokens_L.tolist() for template in free] == [[-1] * 40] * 2
 
 
 def test_token_ids_serve_models_without_text():
     one_L = torch.tensor([9, 3, 9])
-    made = templates(2, longest=3, states=10, mask_id=9, tokenizer=None, infill=one_L)
-    assert [template.tokens_L.tolist() for template in made] == [[9, 3, 9], [9, 3, 9]]
+    made = templates(2, longest=3, states=States(9 + 1, 9), tokenizer=None, infill=one_L)
+    assert [template.tokens_L.tolist() for template in made] == [[-1, 3, -1], [-1, 3, -1]]
     each_BL = torch.tensor([[9, 3, 9], [1, 9, 9]])
-    made = templates(2, longest=3, states=10, mask_id=9, tokenizer=None, infill=each_BL)
-    assert torch.equal(torch.stack([template.tokens_L for template in made]), each_BL)
+    made = templates(2, longest=3, states=States(9 + 1, 9), tokenizer=None, infill=each_BL)
+    assert torch.equal(torch.stack([template.tokens_L for template in made]), each_BL.masked_fill(each_BL == 9, -1))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_token_ids_serve_models_without_text():
     ],
 )
 def test_what_cannot_be_filled_is_said_in_one_line(settings, words, tokenizer):
-    ours = {"n": 2, "longest": 40, "states": tokenizer.size + 1, "mask_id": tokenizer.size, "tokenizer": tokenizer}
+    ours = {"n": 2, "longest": 40, "states": States(tokenizer.size + 1, tokenizer.size), "tokenizer": tokenizer}
     settings = ours | settings
     with pytest.raises(UserError, match=words) as error:
         templates(settings.pop("n"), **settings)

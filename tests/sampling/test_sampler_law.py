@@ -13,14 +13,14 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.streams import stream
+from unmask.inference.categorical import Law
 from unmask.plans.grids import Grid, make_grid
-from unmask.plans.laws import LAWS
-from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked
+from unmask.plans.plan import Blocks, Confidence, LeftToRight, locked_plans, make_plan
 from unmask.plans.remask import Remask, reveal_chance
+from unmask.processes import Masked
 from unmask.processes.masked import stay_masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.ancestral import ancestral, masked_shares
-from unmask.inference.categorical import Law
 from unmask.sampling.sample import sample
 from unmask.theory.exact import Views, sample_law
 from unmask.theory.oracle import SOURCES, Enumerated
@@ -73,7 +73,7 @@ def p_value(tokens_nL, q):
 
 
 def draws(model, steps, seed=0, schedule=None, **settings):
-    checkpoint = Checkpoint(model, schedule or LogLinear())
+    checkpoint = Checkpoint(model, Masked(schedule or LogLinear()))
     return sample(checkpoint, N, steps, batch=N, seed=seed, device="cpu", **settings)
 
 
@@ -98,7 +98,7 @@ GRIDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", [*LAWS, "left_to_right"])
+@pytest.mark.parametrize("plan", [*locked_plans(), "left_to_right"])
 def test_locked_plans_on_every_grid(plan, views):
     for grid, steps in GRIDS:
         check(MODEL, steps, plan, grid, views=views)
@@ -129,7 +129,7 @@ def test_adaptive_plans_where_positions_tie(plan):
         check(model, steps, plan, grid)
 
 
-@pytest.mark.parametrize("inner", [Locked("golden"), Locked("stride"), LeftToRight()], ids=str)
+@pytest.mark.parametrize("inner", [make_plan("golden"), make_plan("stride"), LeftToRight()], ids=str)
 def test_blocks_of_locked_plans(inner, views):
     for grid, steps in [("rank", 3), ("uniform", 5)]:
         check(MODEL, steps, Blocks(3, inner), grid, views=views)
@@ -161,7 +161,7 @@ def test_shaped_laws(law):
         assert p_value(drawn.tokens, sample_law(shaped, steps, plan=plan, grid=grid).q) > BELIEVABLE, plan
 
 
-@pytest.mark.parametrize("plan", [*LAWS, Confidence(), Blocks(2), Blocks(2, Confidence())], ids=str)
+@pytest.mark.parametrize("plan", [*locked_plans(), Confidence(), Blocks(2), Blocks(2, Confidence())], ids=str)
 def test_given_tokens(plan, views):
     """Given positions stay, and the law of the rest is that of the plan on the blanks alone."""
     given_L = torch.tensor([3, 1, 3, 3])

@@ -7,13 +7,12 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.streams import stream
-from unmask.inference.ready import prepare
+from unmask.inference.categorical import Law
+from unmask.inference.ready import make_ready
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import Grid, make_grid
-from unmask.plans.laws import LAWS
-from unmask.plans.plan import Blocks, Confidence, Locked, choose_grid, make_plan
+from unmask.plans.plan import Blocks, Confidence, choose_grid, locked_plans, make_plan
 from unmask.processes.schedule import Cosine, LogLinear
-from unmask.inference.categorical import Law
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.theory.exact import Views, kl_given_plan
@@ -38,14 +37,14 @@ def network():
 
 
 CASES = [
-    *((plan, grid, {}) for plan in LAWS for grid in ("rank", FITTED)),
+    *((plan, grid, {}) for plan in locked_plans() for grid in ("rank", FITTED)),
     ("iid", "uniform", {}),
     ("iid", TAILED, {}),
     ("iid", "mdlm", {"temperature": 0.7}),
     ("golden", "cosine", {"top_p": 0.8}),
     ("golden", [0.9, 0.2], {"top_k": 3}),
     ("left_to_right", "rank", {"top_p": 0.9, "top_k": 5, "temperature": 1.3}),
-    (Blocks(7, Locked("golden")), "cosine", {}),
+    (Blocks(7, make_plan("golden")), "cosine", {}),
     ("confidence", "rank", {"temperature": 0.8}),
     (Confidence("entropy", threshold=1.0), None, {}),
     (Blocks(9, Confidence(threshold=0.3)), None, {"top_p": 0.9}),
@@ -58,7 +57,7 @@ def test_what_sample_recorded_comes_out_again(network, plan, grid, law):
     plan, steps = make_plan(plan), 4 if isinstance(grid, str) else None
     drawn = sample(checkpoint, 5, steps, plan=plan, grid=grid, seed=3, device="cpu", batch=2, **law)
     forced = teacher_force(
-        prepare(network, CPU), drawn.tokens, plan, choose_grid(plan, grid, steps), Cosine(),
+        make_ready(network, CPU), drawn.tokens, plan, choose_grid(plan, grid, steps), Cosine(),
         law=Law(**law), seed=3, rows=3,
     )  # fmt: skip
     assert torch.allclose(forced.log_q_TL, drawn.log_q, rtol=0, atol=1e-9)
@@ -72,7 +71,7 @@ def test_given_words_are_not_scored(network, plan):
     wanted[:, :4], wanted[1, 9:13], wanted[2, -1] = 5, torch.tensor([1, 2, 3, 4]), 0
     drawn = sample(Checkpoint(network), 3, 4, plan=plan, infill=wanted, seed=1, device="cpu")
     forced = teacher_force(
-        prepare(network, CPU), drawn.tokens, make_plan(plan), make_grid("rank", 4), LogLinear(),
+        make_ready(network, CPU), drawn.tokens, make_plan(plan), make_grid("rank", 4), LogLinear(),
         blank_TL=~drawn.given, seed=1,
     )  # fmt: skip
     assert torch.allclose(forced.log_q_TL, drawn.log_q, rtol=0, atol=1e-9)
@@ -82,7 +81,7 @@ def test_given_words_are_not_scored(network, plan):
 
 
 def test_it_takes_no_part_whom_a_text_is_scored_with(network):
-    body, x_TL = prepare(network, CPU), torch.randint(10, (6, 24), generator=stream(0, "texts"))
+    body, x_TL = make_ready(network, CPU), torch.randint(10, (6, 24), generator=stream(0, "texts"))
     plan, grid = make_plan("iid"), make_grid("uniform", 5)
     whole = teacher_force(body, x_TL, plan, grid, LogLinear(), seed=2)
     part = teacher_force(body, x_TL[[5, 1]], plan, grid, LogLinear(), seed=2, indices=[5, 1], rows=1)
@@ -117,7 +116,7 @@ def test_q_given_the_plan_sums_to_one_over_all_texts(plan, grid, law):
     every = torch.tensor(list(itertools.product(range(3), repeat=5)))
     plan, steps = make_plan(plan), 3 if isinstance(grid, str) else None
     forced = teacher_force(
-        prepare(TableModel(), CPU), every, plan, choose_grid(plan, grid, steps), LogLinear(),
+        make_ready(TableModel(), CPU), every, plan, choose_grid(plan, grid, steps), LogLinear(),
         law=law, indices=[7] * len(every), rows=64,
     )  # fmt: skip
     q = forced.log_q_TL.sum(1).exp()
@@ -126,11 +125,11 @@ def test_q_given_the_plan_sums_to_one_over_all_texts(plan, grid, law):
     assert grid != TAILED or int((forced.step_TL == TAILED.steps).sum()) > 0
 
 
-@pytest.mark.parametrize("plan", [*LAWS, "left_to_right", "confidence"])
+@pytest.mark.parametrize("plan", [*locked_plans(), "left_to_right", "confidence"])
 def test_one_token_a_step_under_the_exact_posterior_is_the_source(plan):
     source = Enumerated(sticky(length=6))
     x_TL = source.draw(20, stream(0, "draw"))
-    forced = teacher_force(prepare(source, CPU), x_TL, make_plan(plan), make_grid("rank", 6), LogLinear())
+    forced = teacher_force(make_ready(source, CPU), x_TL, make_plan(plan), make_grid("rank", 6), LogLinear())
     assert torch.allclose(-6 * forced.nats_T, source.log_prob(x_TL), rtol=0, atol=1e-9)
     assert forced.nfe_T.tolist() == [6] * 20
 
@@ -141,7 +140,7 @@ def test_the_mean_is_the_entropy_and_the_samplers_own_error():
     source = Enumerated(p)
     every = torch.cartesian_prod(*[torch.arange(3)] * 6)
     plan, grid = make_plan("left_to_right"), make_grid([0.8, 0.3], 3)
-    forced = teacher_force(prepare(source, CPU), every, plan, grid, LogLinear(eps=0.0), rows=256)
+    forced = teacher_force(make_ready(source, CPU), every, plan, grid, LogLinear(eps=0.0), rows=256)
     nelbo = float((p.flatten() * -forced.log_q_TL.sum(1)).sum())
     chain = chain_of(plan, torch.ones(6, dtype=torch.bool), grid, LogLinear(eps=0.0))
     entropy = float(torch.special.entr(p).sum())

@@ -14,10 +14,9 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.ranks import Ranks
 from unmask.core.streams import stream
-from unmask.inference.ready import prepare
+from unmask.inference.ready import make_ready
 from unmask.plans.grids import make_grid
-from unmask.plans.laws import LAWS, draw_u
-from unmask.plans.plan import Blocks, make_plan
+from unmask.plans.plan import Blocks, draw_u, locked_plans, make_plan
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
@@ -78,7 +77,7 @@ def levels_of(plan, order, steps, levels):
 
 
 @pytest.mark.parametrize("levels", [7, 5])  # one a position, and unequal counts: 2, 1, 2, 1, 1 positions
-@pytest.mark.parametrize("plan", [*LAWS, "left_to_right"])
+@pytest.mark.parametrize("plan", [*locked_plans(), "left_to_right"])
 def test_no_grid_is_better(plan, levels):
     L, N, model = 7, 3, Crooked(7)
     x_TL = texts(model, 6)
@@ -112,7 +111,7 @@ def test_the_price_of_a_path_is_the_nelbo_of_its_grid(plan):
     x_TL = texts(model, 8)
     for levels, steps in [(37, 5), (50, 7), (9, 9)]:
         fitted = fit_grid(Checkpoint(model, Cosine()), x_TL, steps, plan=plan, levels=levels, seed=1, device="cpu")
-        forced = teacher_force(prepare(model, CPU), x_TL[:4], make_plan(plan), fitted.grid, Cosine(), seed=1)
+        forced = teacher_force(make_ready(model, CPU), x_TL[:4], make_plan(plan), fitted.grid, Cosine(), seed=1)
         assert float(forced.nats_T.mean()) == pytest.approx(fitted.paths[-1].cost, abs=1e-9)
 
 
@@ -123,7 +122,7 @@ def test_its_worth_is_measured_on_the_other_half():
     nats = {}
     for name, grid in {"fitted": fitted.grid, "rank": "rank", "cosine": "cosine"}.items():
         forced = teacher_force(
-            prepare(model, CPU), x_TL[6:], make_plan("iid"), make_grid(grid, 4), LogLinear(),
+            make_ready(model, CPU), x_TL[6:], make_plan("iid"), make_grid(grid, 4), LogLinear(),
             seed=2, indices=range(6, 12),
         )  # fmt: skip
         nats[name], worth = forced.nats_T.tolist(), fitted.worth[name]
@@ -152,7 +151,7 @@ def test_its_errors_are_those_of_documents(known):
     assert fitted.record["texts"]["clusters"] == 8
     nats = {
         name: teacher_force(
-            prepare(model, CPU), once_DL[8:], make_plan("left_to_right"), make_grid(grid, 4), LogLinear()
+            make_ready(model, CPU), once_DL[8:], make_plan("left_to_right"), make_grid(grid, 4), LogLinear()
         ).nats_T.tolist()
         for name, grid in {"fitted": fitted.grid, "rank": "rank", "cosine": "cosine"}.items()
     }
@@ -185,7 +184,7 @@ def test_the_default_levels_hold_the_grid_rank():
         x_TL = texts(model, 6)
         fitted = fit_grid(Checkpoint(model), x_TL, steps, seed=3, device="cpu")
         rank = make_grid("rank", steps)
-        forced = teacher_force(prepare(model, CPU), x_TL[:3], make_plan("golden"), rank, LogLinear(), seed=3)
+        forced = teacher_force(make_ready(model, CPU), x_TL[:3], make_plan("golden"), rank, LogLinear(), seed=3)
         assert fitted.paths[-1].cost <= float(forced.nats_T.mean()) + 1e-12
 
 

@@ -13,6 +13,7 @@ from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.metrics.judges import load_judge
 from unmask.models.dit.network import DiT
 from unmask.plans.plan import Confidence
+from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.studies import workshop
 from unmask.studies.evaluate import evaluate
@@ -43,7 +44,7 @@ OPTIONS = {"plans": ["iid"], "temperatures": [1.0], "n": 8, "device": "cpu", "br
 
 def test_equal_weights_on_another_schedule_share_nothing(letters, data, tmp_path) -> None:
     teacher = network(letters(SIZE))
-    models = {"teacher": teacher, "student": dataclasses.replace(teacher, schedule=Cosine())}
+    models = {"teacher": teacher, "student": dataclasses.replace(teacher, process=Masked(Cosine()))}
 
     def found(out) -> tuple[list, list]:
         results = evaluate(models, [4], data=data, out=out, **OPTIONS)
@@ -65,8 +66,8 @@ def test_a_model_is_all_that_decides_what_it_writes(letters, tmp_path) -> None:
     others = [
         network(letters(SIZE), heads=4),
         network(letters(SIZE - 1)),
-        dataclasses.replace(plain, schedule=Cosine()),
-        dataclasses.replace(plain, schedule=LogLinear(eps=1e-4)),
+        dataclasses.replace(plain, process=Masked(Cosine())),
+        dataclasses.replace(plain, process=Masked(LogLinear(eps=1e-4))),
     ]
     assert {weights_hash(other.model) for other in others} == {weights_hash(plain.model)}
     assert len({identity_of(one) for one in (plain, *others)}) == 5

@@ -17,6 +17,7 @@ from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks
 from unmask.models.dit.network import DiT
 from unmask.objectives.ar import AR
 from unmask.objectives.elbo import MDLM
+from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.theory.oracle import Enumerated, sticky
 from unmask.training.engine import Trainer
@@ -113,7 +114,7 @@ def test_every_estimate_of_the_bound_has_its_enumerated_mean(estimate):
         values = L * elbo_of(model, x0, order_agnostic_masks(n, L, generator)[0])
     else:
         schedule = Cosine(eps=0.0) if estimate == "cosine" else LogLinear(eps=0.0)
-        objective = MDLM(schedule, "golden" if estimate == "spread" else "iid")
+        objective = MDLM(Masked(schedule), "golden" if estimate == "spread" else "iid")
         values = objective(model, Rows(x0, 0, n), step=0, generator=generator).loss_BL.sum(1)
     error = float(values.mean()) - float(P @ enumerated_nelbo(model))
     bound = 4 * float(values.std()) / math.sqrt(n)
@@ -133,7 +134,7 @@ def test_evaluation_has_less_noise_than_the_training_loss():
     model, n = Bent(0.5), 10_000
     x0 = LINES[torch.multinomial(P, n, replacement=True, generator=stream(1))]
     ours = L * elbo_of(model, x0, order_agnostic_masks(n, L, stream(2))[0])
-    theirs = MDLM(LogLinear(eps=0.0))(model, Rows(x0, 0, n), step=0, generator=stream(3)).loss_BL.sum(1)
+    theirs = MDLM(Masked(LogLinear(eps=0.0)))(model, Rows(x0, 0, n), step=0, generator=stream(3)).loss_BL.sum(1)
     assert float(ours.std()) < 0.5 * float(theirs.std())
 
 

@@ -2,18 +2,18 @@
 
 import itertools
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pytest
 import torch
 
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
-from unmask.inference.ready import prepare
-from unmask.plans.grids import Grid, make_grid
-from unmask.plans.laws import LAWS
-from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, make_plan
-from unmask.processes.schedule import Cosine, LogLinear
 from unmask.inference.categorical import Law
+from unmask.inference.ready import make_ready
+from unmask.plans.grids import Grid, make_grid
+from unmask.plans.plan import PLANS, Blocks, Confidence, LeftToRight, locked_plans, make_plan
+from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.theory.exact import Views, estimate_kl, kl, kl_given_plan, sample_law
 from unmask.theory.oracle import SOURCES, Enumerated
@@ -74,7 +74,7 @@ def test_chance_decides_where_all_positions_are_equally_sure(toys, plan):
         )
 
 
-@pytest.mark.parametrize("plan", [*LAWS, "left_to_right", "confidence", "entropy", Blocks(4, Confidence()), Blocks(3)])
+@pytest.mark.parametrize("plan", [*PLANS, Blocks(4, Confidence()), Blocks(3)])
 def test_one_token_a_step_is_exact(toys, plan):
     """By rank with steps = length every plan is exact under an exact denoiser."""
     for source in ("sticky", "order2"):
@@ -130,12 +130,12 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("plan", [*LAWS, "blocks(2, golden)", "blocks(3, stride)"])
+@pytest.mark.parametrize("plan", [*locked_plans(), "blocks(2, golden)", "blocks(3, stride)"])
 @pytest.mark.parametrize("schedule", [LogLinear(), Cosine()], ids=["log_linear", "cosine"])
 def test_the_law_of_steps_is_that_of_drawn_u(plan, schedule):
     """Every plan, on grids of every kind, with and without given positions."""
     n = 1500
-    made_plan = Blocks(int(plan[7]), Locked(plan[10:-1])) if plan.startswith("blocks") else make_plan(plan)
+    made_plan = Blocks(int(plan[7]), make_plan(plan[10:-1])) if plan.startswith("blocks") else make_plan(plan)
     generators = [stream(0, plan, i) for i in range(n)]
     for grid, steps, shown in PLACES:
         if plan.startswith("blocks") and grid not in ("uniform", "rank", "cosine"):
@@ -166,11 +166,11 @@ def test_the_test_of_steps_has_power():
     cases = (("iid", "uniform", "cosine"), ("golden", "uniform", TAILED), ("permutation", "mdlm", "cosine"))
     generators = [stream(0, "power", i) for i in range(n)]
     for plan, right, wrong in cases:
-        drawn_BL = Locked(plan).assign(blank_L.expand(n, 5), make_grid(right, 3), LogLinear(), generators).step_BL
+        drawn_BL = make_plan(plan).assign(blank_L.expand(n, 5), make_grid(right, 3), LogLinear(), generators).step_BL
         seen = Counter(map(tuple, drawn_BL.tolist()))
         for grid in (right, wrong):
             made = make_grid(grid, 3) if isinstance(grid, str) else grid
-            law = assignments(chain_of(Locked(plan), blank_L, made, LogLinear()), 5)
+            law = assignments(chain_of(make_plan(plan), blank_L, made, LogLinear()), 5)
             possible = Counter({steps: count for steps, count in seen.items() if law.get(steps)})
             assert (p_value(possible, law, n) > 1e-3) == (grid == right)
 
@@ -268,7 +268,7 @@ def test_teacher_forcing_estimates_the_error_given_the_plan(toys, plan, grid, st
         tilted = oracle.p * (0.5 + torch.rand(oracle.p.shape, generator=stream(0, "tilt"), dtype=torch.float64))
         oracle = Enumerated(tilted / tilted.sum())
         views = Views(oracle, 8)
-    x_BL, body = oracle.draw(n, stream(0, "x")), prepare(oracle, torch.device("cpu"))
+    x_BL, body = oracle.draw(n, stream(0, "x")), make_ready(oracle, torch.device("cpu"))
     forced = teacher_force(body, x_BL, make_plan(plan), make_grid(grid, steps), LogLinear(), rows=n)
     found = estimate_kl(oracle, x_BL, forced)
     mixture = sample_law(views, steps, plan=plan, grid=grid)
@@ -297,6 +297,6 @@ def test_kl_is_that_of_the_textbook():
 
 
 def test_a_new_plan_whose_law_is_not_written_yet_is_not_told_to_be_itself(monkeypatch):
-    monkeypatch.setitem(LAWS, "silver", LAWS["golden"])
+    monkeypatch.setitem(PLANS, "silver", replace(PLANS["golden"], name="silver"))
     with pytest.raises(UserError, match=r"unknown plan with a known law 'silver': allowed: ((?!silver).)*$"):
-        chain_of(Locked("silver"), torch.ones(4, dtype=torch.bool), make_grid("rank", 2), LogLinear())
+        chain_of(make_plan("silver"), torch.ones(4, dtype=torch.bool), make_grid("rank", 2), LogLinear())

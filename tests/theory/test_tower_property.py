@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from unmask.core.streams import stream
 from unmask.objectives.distil.mcd import MCD
-from unmask.plans.laws import LAWS
+from unmask.plans.plan import locked_plans
 from unmask.theory.oracle import Enumerated, sticky
 
 L, V = 5, 3
@@ -70,7 +70,7 @@ def standard_scores(objective: MCD, name: str) -> Tensor:
     return table.mean(0) / (table.std(0) / math.sqrt(BATCHES))
 
 
-@pytest.mark.parametrize("plan", LAWS)
+@pytest.mark.parametrize("plan", locked_plans())
 def test_the_exact_posterior_is_a_fixed_point_of_forward_kl(plan):
     """25 scores of Student's law with 39 degrees of freedom: beyond 4.5 once in 700 such tests."""
     objective = MCD(ORACLE, delta=0.3, tau=1.0, divergence="forward", plan=plan)

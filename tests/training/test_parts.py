@@ -13,11 +13,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from unmask.models.dit.network import DiT
+from unmask.models.family import family_of
 from unmask.training.folder import differences
 from unmask.training.metrics import lines_until
 from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
 from unmask.training.progress import Progress
-from unmask.training.speed import body_flops, head_flops
 from unmask.training.watch import PATIENCE, LossWatch
 
 
@@ -110,7 +110,7 @@ def test_a_diff_names_what_changed_and_leaves_out_what_may():
     new = {"trainer": {"lr": 0.2, "log_every": 9}, "objective": {"name": "ar"}}
     assert differences(old, new, {"trainer.log_every"}) == [
         "objective.name mdlm -> ar",
-        "objective.schedule.name cosine -> (not set)",
+        "objective.process.schedule.name cosine -> (not set)",
         "trainer.lr 0.1 -> 0.2",
     ]
 
@@ -120,7 +120,7 @@ def test_operations_are_counted_as_torch_counts_them():
     z = torch.zeros(4, 32, dtype=torch.int64)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # it counts plain products only
         model.logits(model.features(z))
-    ours = 4 * 32 * (body_flops(model.config, 32) + head_flops(model.config))
+    ours = 4 * 32 * sum(family_of(model).flops(model, 32))
     assert counter.get_total_flops() == pytest.approx(ours, rel=0.02)  # torch also counts the tiny conditioning path
 
 

@@ -15,8 +15,8 @@ from unmask.core.streams import stream
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
 from unmask.models.dit.network import DiT
-from unmask.objectives.distil.mcd import MCD
 from unmask.objectives.distil.curriculum import Curriculum
+from unmask.objectives.distil.mcd import MCD
 from unmask.training.rounds import METHODS, Rounds, make_rounds
 
 SCRIPT = Path(__file__).with_name("killed_distillation.py")

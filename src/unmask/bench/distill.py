@@ -28,15 +28,15 @@ from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
 from unmask.core.streams import stream
 from unmask.data.loader import Batch
-from unmask.models.denoiser import log_probs
+from unmask.models.denoiser import log_probs, states_of
 from unmask.models.dit.network import DiT
+from unmask.models.family import family_of
 from unmask.objectives.distil.mcd import MCD
 from unmask.objectives.distil.teacher import Teacher
-from unmask.plans.laws import draw_u
+from unmask.plans.plan import draw_u
 from unmask.processes.times import stratified
-from unmask.processes.trajectory import couple
 from unmask.training.optim import adamw
-from unmask.training.speed import body_flops, head_flops, matmul_rate
+from unmask.training.speed import matmul_rate
 
 Loss = Callable[[Batch], Tensor]
 IN_A_ROW = 4  # steps of one timed repeat
@@ -123,7 +123,7 @@ class Bench:
         self.teacher_condition = student._condition().detach()
         if compile:
             self.objective.compile()
-            student.compile_blocks()
+            family_of(student).compile(student)
         self.optimiser = adamw(student, betas=(0.9, 0.999), weight_decay=0.0)
         self.rate = matmul_rate(place, torch.bfloat16 if place.type == "cuda" else torch.float32)
 
@@ -140,8 +140,8 @@ class Bench:
         rows = slice(batch.start, batch.start + len(x0_BL))
         t_B = stratified(batch.total, generator, low=self.objective.delta)[rows]
         u_BL = draw_u((batch.total, self.L), "iid", generator=generator)[rows]
-        schedule, mask_id = self.teacher.schedule, self.student.mask_id
-        pair = couple(x0_BL, u_BL, t_B - self.objective.delta, t_B, schedule=schedule, mask_id=mask_id)
+        mask_id, states = self.student.mask_id, states_of(self.student)
+        pair = self.teacher.process.couple(x0_BL, u_BL, t_B - self.objective.delta, t_B, states)
         with torch.no_grad():
             logits_BLV = self.teacher_head(self.teacher.features(pair.z_s), self.teacher_condition)
             log_q_BLV = log_probs(logits_BLV / self.objective.tau, mask_id)
@@ -184,9 +184,12 @@ class Bench:
 
     def _flops(self, name: str) -> float:
         """Of the products for one token: three passes of the student (two of them backward), one of the teacher."""
-        config, mean_t = self.student.config, torch.tensor((1 + self.objective.delta) / 2)
-        share = float(1 - self.teacher.schedule.gamma(mean_t)) if name == "ours" else 1.0  # of positions: the masked
-        return 4 * (body_flops(config, self.L) + share * head_flops(config))
+        mean_t = torch.tensor((1 + self.objective.delta) / 2)
+        share = (
+            float(1 - self.teacher.process.schedule.gamma(mean_t)) if name == "ours" else 1.0
+        )  # of positions: the masked
+        body, head = family_of(self.student).flops(self.student, self.L)
+        return 4 * (body + share * head)
 
     def largest_plain_batch(self) -> int:
         """The most sequences the plain step can hold: from two small batches the need is a straight line."""

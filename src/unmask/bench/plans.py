@@ -20,8 +20,8 @@ from unmask.core.files import check_writable
 from unmask.core.provenance import record
 from unmask.core.streams import stream
 from unmask.data import corpus
-from unmask.inference.ready import prepare
-from unmask.plans.plan import Blocks, Confidence, Locked, Plan, choose_grid, make_plan
+from unmask.inference.ready import make_ready
+from unmask.plans.plan import GOLDEN, Blocks, Confidence, Plan, choose_grid, make_plan
 from unmask.processes.schedule import LogLinear
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.theory.exact import Views, estimate_kl, sample_law
@@ -72,7 +72,7 @@ def contenders(length: int, steps: Sequence[int], thresholds: Sequence[float]) -
         ("entropy", "entropy", "rank"),
     ]
     found = [Contender(label, make_plan(plan), grid, counts) for label, plan, grid in named]
-    blocks = Blocks(-(-length // BLOCKS), Locked("golden"))  # at least a step a block
+    blocks = Blocks(-(-length // BLOCKS), GOLDEN)  # at least a step a block
     found.append(Contender("blocks of golden", blocks, "rank", tuple(count for count in counts if count >= BLOCKS)))
     found += [Contender(f"threshold {level}", Confidence(threshold=level), None, (None,)) for level in thresholds]
     return found
@@ -90,7 +90,7 @@ def toy_rows(name: str) -> Iterator[Row]:
 
 def text_rows(mixture: TrigramMixture, x_BL: Tensor, steps: Sequence[int], seed: int) -> Iterator[Row]:
     """E_u KL(p || q_u) a character on lines drawn from the mixture; the same lines for every plan."""
-    L, body = x_BL.shape[1], prepare(mixture, torch.device("cpu"))
+    L, body = x_BL.shape[1], make_ready(mixture, torch.device("cpu"))
     for one in contenders(L, steps, TEXT_THRESHOLDS):
         for count in one.steps:
             grid = choose_grid(one.plan, one.grid, count)

@@ -1,7 +1,7 @@
 """`unmask bench sampler`: our sampler against the plain published one, same model, same run, per forward.
 
 The plain one computes full logits, the carry-over rule and a float64 Gumbel race over all positions; it is timed with
-the body as published (eager, autocast) and with the very body ours uses. "Body alone" is the floor of any sampler that
+the body as published (eager, autocast) and with the very body ours uses. "Ready alone" is the floor of any sampler that
 runs one forward a step.
 
 Shapes: B sequences, L positions, V states.
@@ -22,13 +22,14 @@ from unmask.checkpoint.io import Checkpoint, load
 from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
-from unmask.inference.ready import Body, prepare
-from unmask.models.denoiser import check_masked
+from unmask.inference.ready import Ready, make_ready
+from unmask.models.denoiser import check_denoiser
 from unmask.models.dit.network import DiT
+from unmask.models.family import family_of
 from unmask.plans.grids import make_grid
 from unmask.sampling.ancestral import ancestral
 from unmask.sampling.sample import start_run
-from unmask.training.speed import body_flops, head_flops, matmul_rate
+from unmask.training.speed import matmul_rate
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def sampler(
     denoiser = checkpoint.model
     if not isinstance(denoiser, DiT):
         raise UserError("the bench times DiT models: give one with --model, or a preset")
-    check_masked(denoiser)
+    check_denoiser(denoiser)
     B = batch or (32 if cuda else 8)
     with torch.inference_mode():
         lines = _measure(
@@ -141,14 +142,14 @@ def _measure(
     model: DiT, checkpoint: Checkpoint, place: torch.device, B: int, steps: list[int], plan: str, grid: str,
     compile: bool, repeats: int,
 ) -> list[Line]:  # fmt: skip
-    config, L = model.config, model.length
+    L, (body_flops, head_flops) = model.length, family_of(model).flops(model, model.length)
     rate = matmul_rate(place, torch.bfloat16 if place.type == "cuda" else torch.float32)
-    body = prepare(model, place, "auto", compile)
+    body = make_ready(model, place, "auto", compile)
     masked_BL = torch.full((B, L), model.mask_id, device=place)
     half_BL = torch.where(torch.rand(B, L, device=place) < 0.5, torch.randint_like(masked_BL, model.mask_id), masked_BL)
 
     def line(name: str, timing: Timing, N: int | None, forwards: float, head_positions: float) -> Line:
-        flops = forwards * B * L * body_flops(config, L) + head_positions * head_flops(config)
+        flops = forwards * B * L * body_flops + head_positions * head_flops
         per_step = timing.seconds / forwards / B
         floor = alone.seconds / B
         return Line(
@@ -161,7 +162,7 @@ def _measure(
     for N in steps:
         run = start_run(checkpoint, body, plan=plan, grid=make_grid(grid, N))
         before = body.forwards
-        work = partial(run.batch, list(range(B)), masked_BL.cpu())
+        work = partial(run.batch, list(range(B)), torch.full((B, L), -1))
         work()
         forwards = body.forwards - before
         timing = measure(work, place, repeats=repeats)
@@ -172,7 +173,7 @@ def _measure(
 
 
 def _plain_samplers(
-    model: DiT, body: Body, place: torch.device, half_BL: Tensor, compile: bool
+    model: DiT, body: Ready, place: torch.device, half_BL: Tensor, compile: bool
 ) -> list[tuple[str, Callable[[], Tensor]]]:
     """One step of the plain sampler from a half-masked batch (its cost does not depend on the step)."""
 

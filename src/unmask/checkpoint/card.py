@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 import torch
 
-from unmask.checkpoint.io import FILES, Checkpoint, dit_of
+from unmask.checkpoint.io import FILES, Checkpoint
 from unmask.core.files import sha256_file
+from unmask.models.denoiser import is_causal
+from unmask.models.family import config_to_json, family_of, plain
 
 LIMITS = {
     False: "It writes and fills in text like the text it read, of {length} tokens at most. It follows no instructions, "
@@ -49,7 +51,7 @@ def model_card(
     weights: Literal["ema", "raw"],
 ) -> str:
     """The card of the checkpoint whose `weights` were written to `folder` in `dtype`."""
-    config = dit_of(checkpoint).config
+    causal, length = is_causal(plain(checkpoint.model)), checkpoint.model.length
     facts = {**dict(_model(checkpoint, dtype)), **dict(_training(checkpoint.provenance, dtype, weights))}
     if licence:
         facts["licence"] = licence
@@ -67,12 +69,12 @@ def model_card(
             "",
             "## Use",
             "```",
-            _command(folder.name, config.causal),
+            _command(folder.name, causal),
             "```",
             f'In Python: `unmask.load("{folder.name}")`.',
             "",
             "## Limits",
-            LIMITS[config.causal].format(length=config.length),
+            LIMITS[causal].format(length=length),
             "",
             "## Files, by sha256",
             "```",
@@ -92,12 +94,15 @@ def _command(name: str, causal: bool) -> str:
 
 def _model(checkpoint: Checkpoint, dtype: torch.dtype) -> Iterator[tuple[str, str]]:
     """What it is."""
-    model = dit_of(checkpoint)
-    shape, count = model.config, sum(parameter.numel() for parameter in model.parameters())
-    yield "kind", "causal: reads from left to right" if shape.causal else "masked diffusion: writes in any order"
+    model = plain(checkpoint.model)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    kind = "causal: reads from left to right" if is_causal(model) else "diffusion: writes in any order"
+    yield "kind", kind
+    if checkpoint.process.name != "masked":
+        yield "process", checkpoint.process.name
     yield "parameters", f"{count:,}, stored as {str(dtype).removeprefix('torch.')}"
-    yield "shape", f"DiT: {shape.blocks} blocks, {shape.hidden} features, {shape.heads} heads, L = {shape.length}"
-    yield "vocabulary", f"{shape.vocab_size - 1:,} tokens and the mask"
+    shape = ", ".join(f"{name} {value}" for name, value in config_to_json(model).items())
+    yield "shape", f"{family_of(model).name}: {shape}"
 
 
 def _training(provenance: Mapping[str, Any], dtype: torch.dtype, weights: str) -> Iterator[tuple[str, str]]:

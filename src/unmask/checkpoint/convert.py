@@ -13,12 +13,15 @@ import torch
 
 from unmask.checkpoint.card import model_card, portable
 from unmask.checkpoint.fold import fold as folded
-from unmask.checkpoint.formats import mdlm
-from unmask.checkpoint.io import CARD, Checkpoint, dit_of, load, refuse_to_replace, save
+from unmask.checkpoint.io import CARD, FILES, Checkpoint, load, refuse_to_replace, save
 from unmask.checkpoint.locate import bundled
+from unmask.checkpoint.tensors import write_tensors
 from unmask.core.errors import UserError
-from unmask.core.files import fresh_folder, write_text
-from unmask.processes.schedule import LogLinear
+from unmask.core.files import fresh_folder, write_json, write_text
+from unmask.models.dit import DiT, published
+from unmask.models.family import plain
+from unmask.processes import Masked
+from unmask.processes.process import process_to_json
 
 
 def convert(
@@ -57,7 +60,7 @@ def convert(
         raise UserError(f"{target} exists: name another folder, or allow its replacement (--overwrite)")
     checkpoint = load(source, weights=weights, revision=revision)
     if fold:
-        checkpoint = replace(checkpoint, model=folded(dit_of(checkpoint)))
+        checkpoint = replace(checkpoint, model=folded(_dit(checkpoint)))
     if card is not None:
         checkpoint = replace(checkpoint, provenance=portable(checkpoint.provenance))
     if format == "unmask":
@@ -65,7 +68,7 @@ def convert(
     else:
         _save_mdlm(checkpoint, target, dtype)
     if card is not None:
-        stored = dtype or dit_of(checkpoint).embedding.weight.dtype
+        stored = dtype or next(plain(checkpoint.model).parameters()).dtype
         text = model_card(checkpoint, target, about=card, licence=licence, dtype=stored, weights=weights)
         write_text(target / CARD, text)
     return checkpoint
@@ -81,15 +84,25 @@ def _refuse_overlap(source: str | Path, target: Path) -> None:
         raise UserError(f"{target} is {source} itself, or lies in it or around it: name a folder beside it")
 
 
+def _dit(checkpoint: Checkpoint) -> DiT:
+    model = plain(checkpoint.model)
+    if not isinstance(model, DiT):
+        raise UserError(f"only a DiT can be folded or written as MDLM's, not a {type(model).__name__}")
+    return model
+
+
 def _save_mdlm(checkpoint: Checkpoint, target: Path, dtype: torch.dtype | None) -> None:
-    if checkpoint.schedule != LogLinear():
-        eps = f" with eps {checkpoint.schedule.eps:g}" if isinstance(checkpoint.schedule, LogLinear) else ""
+    if checkpoint.process != Masked():
         raise UserError(
-            f"MDLM's layout knows the log-linear schedule with eps {LogLinear().eps:g} only, not "
-            f"{checkpoint.schedule.name!r}{eps}: keep this checkpoint in our own format"
+            "MDLM's layout knows the masked process with the log-linear schedule only, not "
+            f"{process_to_json(checkpoint.process)}: keep this checkpoint in our own format"
         )
-    model = dit_of(checkpoint)
-    with fresh_folder(target) as aside:
-        mdlm.write_folder(aside, model.config, model.state_dict(), dtype)
+    model = _dit(checkpoint)
+    config, tensors = published.to_published(model.config, model.state_dict())
+    with fresh_folder(target) as fresh:
+        frequencies = published.PREFIX + published.ROTARY  # never cast
+        cast = {name: t if name == frequencies or dtype is None else t.to(dtype) for name, t in tensors.items()}
+        write_tensors(fresh / FILES["ema"], cast)
+        write_json(fresh / "config.json", config)
         if checkpoint.tokenizer is not None:
-            write_text(aside / "tokenizer.json", checkpoint.tokenizer.to_json())
+            write_text(fresh / "tokenizer.json", checkpoint.tokenizer.to_json())

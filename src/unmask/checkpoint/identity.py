@@ -13,6 +13,8 @@ from torch import nn
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.hashing import key_of
+from unmask.inference.step_law import step_law_to_json
+from unmask.processes.process import process_to_json
 
 
 def weights_hash(model: object) -> str | None:
@@ -28,13 +30,12 @@ def weights_hash(model: object) -> str | None:
 
 
 def identity_of(checkpoint: Checkpoint) -> str:
-    """A hash of weights, shape (tensors do not tell the number of heads), schedule and tokenizer.
+    """A hash of weights, shape (tensors do not tell the number of heads), process, step law and tokenizer.
 
     Equal weights draw other texts on another schedule, and spell others with another tokenizer.
     """
     config = getattr(checkpoint.model, "config", None)
     shape = dataclasses.asdict(config) if dataclasses.is_dataclass(config) and not isinstance(config, type) else None
-    schedule, tokenizer = checkpoint.schedule, checkpoint.tokenizer
-    settings = {name: str(value) for name, value in {"eps": schedule.eps, **vars(schedule)}.items()}
-    spelling = None if tokenizer is None else tokenizer.hash
-    return key_of(weights_hash(checkpoint.model), shape, schedule.name, settings, spelling)
+    process, step_law = process_to_json(checkpoint.process), step_law_to_json(checkpoint.step_law)
+    spelling = None if checkpoint.tokenizer is None else checkpoint.tokenizer.hash
+    return key_of(weights_hash(checkpoint.model), shape, process, step_law, spelling)

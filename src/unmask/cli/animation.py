@@ -57,8 +57,8 @@ class Camera:
             return
         row = view.indices.index(0)
         if not self._ids_TL:
-            self._given_L, self._mask_id = view.given_BL[row].tolist(), view.mask_id
-            self._ids_TL.append(view.tokens_BL[row].masked_fill(~view.given_BL[row], view.mask_id).tolist())
+            self._given_L, self._mask_id = view.given_BL[row].tolist(), view.blank
+            self._ids_TL.append(view.tokens_BL[row].masked_fill(~view.given_BL[row], view.blank).tolist())
         self._ids_TL.append(view.tokens_BL[row].tolist())
 
     def film(self, codec: TextCodec | None, caption: str) -> Film:

@@ -38,7 +38,7 @@ def convert(
     import torch
 
     from unmask.checkpoint import convert as library
-    from unmask.checkpoint.io import dit_of
+    from unmask.models.family import plain
 
     stored = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
     checkpoint = library.convert(
@@ -53,5 +53,5 @@ def convert(
         licence=licence,
         overwrite=overwrite,
     )
-    count = sum(parameter.numel() for parameter in dit_of(checkpoint).parameters())
+    count = sum(parameter.numel() for parameter in plain(checkpoint.model).parameters())
     print(f"{target}: {count:,} parameters in {format} format")

@@ -117,11 +117,12 @@ def distill(
 
 def load_teacher(teacher: str) -> Checkpoint:
     """A masked model, as `distill` and `demo` need one."""
-    from unmask.checkpoint.io import dit_of, load
+    from unmask.checkpoint.io import load
     from unmask.core.errors import UserError
+    from unmask.models.denoiser import is_causal
 
     source = load(teacher)
-    if dit_of(source).config.causal:
+    if is_causal(source.model):
         raise UserError(
             f"{teacher} is a causal model and has no mask state: give a --teacher trained with --objective mdlm"
         )
@@ -132,7 +133,6 @@ def _opened(
     teacher: str, data: list[Path], weights: list[float] | None, length: int | None, wrap: bool, seed: int
 ) -> tuple[Checkpoint, Loader]:
     """The teacher and the text, if they belong together. A teacher without a tokenizer gets the text's."""
-    from unmask.checkpoint.io import Checkpoint
     from unmask.data.loader import Loader
     from unmask.data.shards import ShardSet, check_tokenizer
 
@@ -143,15 +143,15 @@ def _opened(
             check_tokenizer(corpus, source.tokenizer, owner=teacher)
     length = source.model.length if length is None else length
     loader = Loader(corpora, length, weights=weights, seed=seed, wrap=wrap)
-    return Checkpoint(source.model, source.schedule, loader.tokenizer, source.provenance), loader
+    return dataclasses.replace(source, tokenizer=loader.tokenizer), loader
 
 
 def _student(teacher: Checkpoint) -> DiT:
     """A model of its own with the teacher's weights."""
-    from unmask.checkpoint.io import build, dit_of
+    from unmask.models.family import as_student
 
-    model = dit_of(teacher)
-    return build(model.config, model.state_dict(), "the teacher")
+    student: DiT = as_student(teacher.model)
+    return student
 
 
 def _lasting(source: str) -> str:

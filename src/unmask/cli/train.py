@@ -53,6 +53,7 @@ def train(
     from unmask.data.shards import ShardSet
     from unmask.objectives.ar import AR
     from unmask.objectives.elbo import MDLM
+    from unmask.processes import Masked
     from unmask.processes.schedule import schedule_named
     from unmask.training.evaluate import with_stderr
 
@@ -75,7 +76,7 @@ def train(
     loader = Loader(corpora, length, weights=weights, seed=trainer.seed, wrap=wrap)
     if schedule is not None:
         noise = schedule_named(schedule)
-    loss = AR() if objective == "ar" else MDLM(noise, plan, plan_steps)
+    loss = AR() if objective == "ar" else MDLM(Masked(noise), plan, plan_steps)
     checkpoint = trainer.fit(model, loss, loader, facts={"from": start})
     if is_first():
         score = checkpoint.provenance["score"]
@@ -100,12 +101,14 @@ def _fresh(preset: str, corpora: list[ShardSet], seed: int, **shape: Any) -> DiT
 def _started(source: str, corpora: list[ShardSet], objective: str) -> tuple[DiT, Schedule, dict[str, Any]]:
     """The model and schedule of a checkpoint, if objective and corpora suit it, and what to remember of it."""
     from unmask.checkpoint.identity import weights_hash
-    from unmask.checkpoint.io import dit_of, load
+    from unmask.checkpoint.io import load
     from unmask.core.errors import UserError
     from unmask.data.shards import check_tokenizer
+    from unmask.models.denoiser import is_causal
+    from unmask.models.family import as_student
 
     checkpoint = load(source)
-    causal = dit_of(checkpoint).config.causal
+    causal = is_causal(checkpoint.model)
     if causal and objective != "ar":
         raise UserError(f"{source} is a causal model: add --objective ar, or start from a masked one")
     if objective == "ar" and not causal:
@@ -114,4 +117,4 @@ def _started(source: str, corpora: list[ShardSet], objective: str) -> tuple[DiT,
         if checkpoint.tokenizer is not None:
             check_tokenizer(corpus, checkpoint.tokenizer, owner=source)
     about = {"source": source, "weights": weights_hash(checkpoint.model), "step": checkpoint.provenance.get("step")}
-    return dit_of(checkpoint), checkpoint.schedule, about
+    return as_student(checkpoint.model), checkpoint.process.schedule, about

@@ -132,11 +132,11 @@ class Watch:
 
         before_BL = self._before_BL
         if before_BL is None:
-            before_BL = view.tokens_BL.masked_fill(~view.given_BL, view.mask_id)
+            before_BL = view.tokens_BL.masked_fill(~view.given_BL, view.blank)
         left = self.console.height - 2
         panels = []
         for row, index in enumerate(view.indices):
-            text = render(view.tokens_BL[row], before_BL[row], view.given_BL[row], view.mask_id, self.codec)
+            text = render(view.tokens_BL[row], before_BL[row], view.given_BL[row], view.blank, self.codec)
             panels.append(Panel(text, title=f"sample {index + 1}", title_align="left", border_style="dim"))
             left -= len(self.console.render_lines(panels[-1]))
             if left < 0 and len(panels) > 1:  # as many as the terminal holds; one at least, though it be cut

@@ -15,9 +15,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unmask.models.denoiser import Denoiser
+from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.divergences import cross_entropy
+from unmask.objectives.elbo import MDLM
 from unmask.objectives.head_loss import even_sizes, head_loss, piece_size
+from unmask.processes import Process, States
+from unmask.processes.masked import mask_of
 from unmask.processes.times import stratified
 
 
@@ -37,10 +40,26 @@ def elbo_of(student: Denoiser, x0_BL: Tensor, masked_BL: Tensor) -> Tensor:
     """The order-agnostic ELBO term of each sequence, in nats per token: mean of -log p(x_i | z) over masked i."""
     chosen = masked_BL.flatten().nonzero()[:, 0].to(x0_BL.device)
     masked_BL = masked_BL.to(x0_BL.device)
-    h_ND = student.features(torch.where(masked_BL, student.mask_id, x0_BL)).flatten(0, 1)[chosen]
+    h_ND = student.features(torch.where(masked_BL, mask_of(states_of(student)), x0_BL)).flatten(0, 1)[chosen]
     nll_N = _nll_at(student, h_ND, x0_BL.flatten()[chosen])
     nll_BL = nll_N.new_zeros(x0_BL.numel()).index_put((chosen,), nll_N).view_as(x0_BL)
     return nll_BL.sum(1) / masked_BL.sum(1)
+
+
+def process_views(
+    process: Process, states: States, total: int, length: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """(noise, time) of T texts for `process_elbo_of`, times stratified over the texts."""
+    t_T = stratified(total, generator)
+    u_TL = torch.rand(total, length, generator=generator, dtype=torch.float64)
+    return process.noise(u_TL, states, generator), t_T
+
+
+def process_elbo_of(student: Denoiser, process: Process, x0_BL: Tensor, noise_BL: Tensor, t_B: Tensor) -> Tensor:
+    """The ELBO term of each sequence at its time under any process, in nats per token."""
+    objective = MDLM(process)
+    view = process.view(x0_BL, noise_BL, t_B, states_of(student))
+    return objective.nats_of(student, x0_BL, view, t_B).sum(1) / x0_BL.shape[1]
 
 
 def nll_of(student: Denoiser, x0_BL: Tensor) -> Tensor:

@@ -26,11 +26,11 @@ from unmask.core.errors import UserError
 from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law
-from unmask.inference.ready import Precision, prepare, usual_batch
+from unmask.inference.ready import Precision, make_ready, usual_batch
 from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks
 from unmask.metrics.score import Ratio, Score
 from unmask.metrics.texts import Texts, check_same_tokenizer
-from unmask.models.denoiser import Denoiser, check_masked
+from unmask.models.denoiser import Denoiser, check_denoiser
 from unmask.plans.grids import Grid
 from unmask.plans.plan import Plan, by_threshold, choose_grid, make_plan
 from unmask.sampling.teacher_forcing import teacher_force
@@ -95,7 +95,7 @@ def nelbo(
         )
     law = law or Law()
     with joined(device) as ranks:
-        body = prepare(checkpoint.model, ranks.device, precision, compile)
+        body = make_ready(checkpoint.model, ranks.device, precision, compile)
         rows = batch or usual_batch(checkpoint.model, ranks.device)
 
         def work(share: list[int]) -> list[list[float]]:
@@ -103,7 +103,7 @@ def nelbo(
             numbers = [i + p * len(texts) for p in range(plans) for i in share]
             x_TL = texts.tokens_TL[share].repeat(plans, 1)
             forced = teacher_force(
-                body, x_TL, plan, grid, checkpoint.schedule, law=law, seed=seed, indices=numbers, rows=rows
+                body, x_TL, plan, grid, checkpoint.process.schedule, law=law, seed=seed, indices=numbers, rows=rows
             )
             nll_T = -forced.log_q_TL.sum(1).view(plans, len(share)).mean(0)
             nfe_T = forced.nfe_T.double().view(plans, len(share)).mean(0)
@@ -152,7 +152,7 @@ def elbo(
         if causal:
             model, used = _causal(checkpoint.model, ranks), "float32"
         else:
-            body = prepare(checkpoint.model, ranks.device, precision)
+            body = make_ready(checkpoint.model, ranks.device, precision)
             model, used = body.model, body.precision
         masked_PTL = order_agnostic_masks(T, L, stream(seed, "elbo"), views=masks)
         budget = 2**32 if ranks.device.type == "cuda" else 2**27
@@ -192,7 +192,7 @@ def _check(checkpoint: Checkpoint, texts: Texts, batch: int | None, *, causal: b
         raise UserError(f"batch must be at least 1, not {batch}")
     model, (_, L) = checkpoint.model, texts.tokens_TL.shape
     if not causal:
-        check_masked(model)
+        check_denoiser(model)
     check_same_tokenizer(texts, checkpoint.tokenizer, "the model")
     if bool((texts.tokens_TL < 0).any()):
         raise UserError("texts of different lengths have no likelihood together: cut them into blocks of one length")

@@ -148,6 +148,19 @@ def changed_preset(presets: Mapping[str, Any], name: str, **overrides: Any) -> A
     return dataclasses.replace(presets[name], **overrides)
 
 
+def as_student(model: Any) -> Any:
+    """A copy to train: what is trained is its own and in float32 or better, what is frozen is the model's own."""
+    inner = plain(model)
+    trained = family_of(inner).trainable(inner)
+    shared = {id(value): value for value in inner.parameters()} if len(trained) else {}
+    for value in trained.values():
+        shared.pop(id(value), None)
+    copied = copy.deepcopy(inner, dict(shared))
+    for value in family_of(copied).trainable(copied).values():
+        value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))
+    return copied.requires_grad_(True) if not trained else copied
+
+
 def assemble(family: Family, config: Any, weights: Mapping[str, Tensor], where: str) -> nn.Module:
     """A network that holds these tensors as they are: same precision, no copy. `where` names them in errors."""
     most = sum(tensor.numel() for tensor in weights.values())

@@ -1,8 +1,8 @@
 """How far a predicted law is from its target, position by position, with its slope: the derivative by the logits.
 
 Slopes are written by hand because autograd keeps several tables of N x V for what needs one, and because a loss that
-brings its slope along can be computed piece by piece and let go (head_loss.py). With p = softmax(logits) and f a function of
-p, the slope is p (g - sum p g) where g = df/dp.
+brings its slope along can be computed piece by piece and let go (head_loss.py). With p = softmax(logits)
+and f a function of p, the slope is p (g - sum p g) where g = df/dp.
 
 Shapes: N or C chosen positions, V = K states, the mask included (or more columns, all ruled out).
 """

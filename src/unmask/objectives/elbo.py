@@ -62,9 +62,14 @@ class MDLM(Fusible):
             raise UserError(f"plan_steps is for a process that goes by a plan, not for {self.process.name}")
 
     def __call__(self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput:
-        x0_BL, device = batch.tokens_BL, batch.tokens_BL.device
         view, t_B = self._view(batch, states_of(student), generator)
-        scored_N = flat(view.scored_BL)
+        loss_BL = self.nats_of(student, batch.tokens_BL, view, t_B)
+        region_BL = torch.where(view.scored_BL, RECONSTRUCT, IDENTITY).to(torch.int8)
+        return LossOutput(loss_BL, torch.ones_like(loss_BL), to_device(region_BL, loss_BL.device))
+
+    def nats_of(self, student: Denoiser, x0_BL: Tensor, view: View, t_B: Tensor) -> Tensor:
+        """The weighted loss at every position of a view, (B, L): a text's sum is its term of the NELBO."""
+        device, scored_N = x0_BL.device, flat(view.scored_BL)
         row_N = scored_N // x0_BL.shape[1]
         chosen_N = to_device(scored_N, device)
         nll_BL = loss_at(
@@ -76,9 +81,7 @@ class MDLM(Fusible):
             to_device(view.weight_B[row_N].float(), device),
             condition(self.process, t_B, device),
         )
-        weight_B1 = to_device(view.weight_B.to(nll_BL.dtype)[:, None], device)
-        region_BL = torch.where(view.scored_BL, RECONSTRUCT, IDENTITY).to(torch.int8)
-        return LossOutput(weight_B1 * nll_BL, torch.ones_like(nll_BL), to_device(region_BL, device))
+        return to_device(view.weight_B.to(nll_BL.dtype)[:, None], device) * nll_BL
 
     def _score(self, view: View, x0_N: Tensor, z_N: Tensor, t_N: Tensor) -> Score:
         """The loss of a piece: the cross-entropy, or the process's own."""

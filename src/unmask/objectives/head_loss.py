@@ -76,8 +76,8 @@ def head_loss(
 ) -> Tensor:
     """The loss at N positions from their features, differentiable by features and head.
 
-    A model whose head ends in a matrix product (its family says so) never holds more than a piece of its logits; of any other
-    Denoiser the logits of the N positions are asked for at once.
+    A model whose head ends in a matrix product (its family says so) never holds more than a piece of its logits; of any
+    other Denoiser the logits of the N positions are asked for at once.
 
     Args:
         student: the model.

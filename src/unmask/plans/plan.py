@@ -73,6 +73,9 @@ class Locked:
     distance: Callable[[int], int] = lambda steps: 1
     rule: ClassVar[None] = None
 
+    def __repr__(self) -> str:
+        return f"Locked({self.name})"
+
     def cells(self, steps: int) -> int:
         """How many equal cells of [0, 1) hold a class of positions each: a cut by rank has to keep to them.
 
@@ -139,8 +142,8 @@ class Confidence:
 
     Each step reveals the grid's count; with a threshold (a probability, or nats of entropy) it reveals every position
     that passes it, and at least one. Positions are chosen before their tokens are drawn, so log q stays exact. Chance
-    decides between equally confident ones, as all are to most networks while nothing is visible: the leftmost, say, would be
-    neighbours, the worst to reveal together.
+    decides between equally confident ones, as all are to most networks while nothing is visible: the leftmost, say,
+    would be neighbours, the worst to reveal together.
     """
 
     score: Literal["probability", "entropy"] = "probability"

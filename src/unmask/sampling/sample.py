@@ -239,13 +239,14 @@ class Run:
             if move.reveal_M.numel():
                 drawn_in = self._draw(state, move)
             if move.remask_M is not None:
+                assert self.mask_id is not None
                 state.z_BL.view(-1)[move.remask_M.to(state.z_BL.device)] = self.mask_id
                 state.log_q_BL.view(-1)[move.remask_M.to(state.log_q_BL.device)] = 0
             if self.how.callback:
                 now_BL = state.z_BL.to("cpu", copy=True)
                 self.how.callback(StepView(move.step + 1, move.steps, now_BL, ~blank_BL, tuple(indices), self.mask_id))
         z_BL, log_q_BL, nfe = state.z_BL.cpu(), state.log_q_BL.cpu(), state.nfe_B.tolist()
-        assert not self.process.by_plan or not bool((z_BL == self.mask_id).any()), "a position was never revealed"
+        assert self.mask_id is None or not bool(z_BL.eq(self.mask_id).any()), "a position was never revealed"
         if not (self.how.legacy or bool(torch.isfinite(log_q_BL).all())):
             raise UserError("the model gave a law that is not finite: its weights are damaged, or too large for "
                             f"{self.ready.precision}; take another checkpoint, or precision fp32")  # fmt: skip

@@ -33,3 +33,8 @@ class StepView:
     given_BL: Tensor  # prompt, suffix or fixed words
     indices: tuple[int, ...]  # which samples the rows are
     mask_id: int | None
+
+    @property
+    def blank(self) -> int:
+        """What stands where nothing is written yet: the mask, or -1 where there is none."""
+        return -1 if self.mask_id is None else self.mask_id

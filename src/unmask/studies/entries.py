@@ -6,7 +6,7 @@ Refuses to know scores.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -90,12 +90,7 @@ def _teacher_of(entry: Entry) -> Entry | None:
     teacher = Entry(
         TEACHER,
         "teacher",
-        Checkpoint(
-            checkpoint.model,
-            checkpoint.schedule,
-            checkpoint.tokenizer or entry.checkpoint.tokenizer,
-            checkpoint.provenance,
-        ),
+        replace(checkpoint, tokenizer=checkpoint.tokenizer or entry.checkpoint.tokenizer),
     )
     if named.get("weights") and named["weights"] != teacher.sha256:
         raise UserError(

@@ -30,13 +30,13 @@ from unmask.core.errors import UserError
 from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law
-from unmask.inference.ready import Body, Precision, prepare, usual_batch
+from unmask.inference.ready import Precision, Ready, make_ready, usual_batch
 from unmask.metrics.score import Ratio, Score, difference
 from unmask.metrics.texts import clusters
-from unmask.models.denoiser import check_masked
+from unmask.models.denoiser import check_denoiser
 from unmask.plans.grids import Grid, assign_steps, make_grid
-from unmask.plans.laws import cells_of
 from unmask.plans.plan import LeftToRight, Locked, Plan, make_plan
+from unmask.processes.masked import mask_of
 from unmask.processes.schedule import Schedule
 from unmask.sampling.teacher_forcing import Advance, Forced, score_views, teacher_force
 
@@ -124,7 +124,7 @@ def fit_grid(
     the texts and all return the same. `facts` (where the texts are from) join the record.
     """
     model, plan = checkpoint.model, _one_order(make_plan(plan))
-    check_masked(model)
+    check_denoiser(model)
     T, L = texts_TL.shape
     levels = choose_levels(levels, steps, L)
     if T < LEAST_TEXTS:
@@ -135,9 +135,9 @@ def fit_grid(
     with joined(device) as ranks:
         if half < ranks.world:
             raise UserError(f"{T} texts for {ranks.world} processes: give each at least two, or take fewer processes")
-        body = prepare(model, ranks.device, precision)
+        body = make_ready(model, ranks.device, precision)
         rows = batch or usual_batch(model, ranks.device)
-        fit = _Fit(body, plan, checkpoint.schedule, texts_TL, steps, seed, rows, ranks)
+        fit = _Fit(body, plan, checkpoint.process.schedule, texts_TL, steps, seed, rows, ranks)
         advance = _counted(progress, ranks.world, half * levels + (T - half) * steps * (1 + len(RIVALS)))
         cost_AB = fit.costs(range(half), levels, advance)
         paths = shortest_paths(cost_AB, steps)
@@ -204,7 +204,7 @@ def _counted(progress: Progress | None, world: int, total: int) -> Advance | Non
 class _Fit:
     """What stays the same between the two halves."""
 
-    body: Body
+    body: Ready
     plan: Locked | LeftToRight
     schedule: Schedule
     texts_TL: Tensor
@@ -223,7 +223,7 @@ class _Fit:
         x_TL = self.texts_TL[share]
         blank_TL = torch.ones_like(x_TL, dtype=torch.bool)
         u_TL = self.plan.u(blank_TL, self.steps, [stream(self.seed, "reveal", i) for i in share])
-        cells = cells_of(self.plan.name, self.steps)
+        cells = self.plan.cells(self.steps) if isinstance(self.plan, Locked) else 1
         level_TL = assign_steps(u_TL, blank_TL, make_grid("rank", levels), self.schedule, cells)
         nll_AM = view_costs(self.body, x_TL, level_TL, levels, rows=self.rows, advance=advance)
         nll_AM = torch.tensor(self.ranks.gather(nll_AM.tolist()), dtype=torch.float64).sum(0)
@@ -267,14 +267,14 @@ class _Fit:
 
 @torch.inference_mode()
 def view_costs(
-    body: Body, x_TL: Tensor, level_TL: Tensor, levels: int, *, rows: int = 8, advance: Advance | None = None
+    body: Ready, x_TL: Tensor, level_TL: Tensor, levels: int, *, rows: int = 8, advance: Advance | None = None
 ) -> Tensor:
     """nll[a, m]: the sum over texts of -log p of the tokens of level m when the levels below a are visible (m >= a)."""
     nll_AM = torch.zeros(levels, levels, dtype=torch.float64)
     for view_R in torch.arange(len(x_TL) * levels).split(rows):
         text_R, a_R = view_R // levels, view_R % levels
         x_RL, level_RL, hidden_RL = x_TL[text_R], level_TL[text_R], level_TL[text_R] >= a_R[:, None]
-        z_RL = torch.where(hidden_RL, body.model.mask_id, x_RL)
+        z_RL = torch.where(hidden_RL, mask_of(body.states), x_RL)
         nll_RL = -score_views(body, z_RL, x_RL, hidden_RL, Law())
         nll_RM = torch.zeros(len(view_R), levels, dtype=torch.float64).scatter_add_(1, level_RL, nll_RL)
         nll_AM.index_add_(0, a_R, nll_RM)

@@ -292,7 +292,7 @@ class Workshop:
 def _identity_of(way: Way, steps: int) -> Json:
     """Which law this is: the plan and the times, whatever they are called and wherever a file lies."""
     grid, plan = way.at(steps), make_plan(way.plan)
-    said = plan.to_json() if plan.adaptive else plan.name  # settings too: ties once went to the left
+    said = plan.to_json() if plan.rule else plan.name  # settings too: ties once went to the left
     return {"plan": said, "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
 
 

@@ -24,9 +24,10 @@ from torch import Tensor
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law, shape_logits
-from unmask.models.denoiser import Denoiser
+from unmask.models.denoiser import Denoiser, states_of
 from unmask.plans.grids import Grid
 from unmask.plans.plan import TIE, Assignment, Blocks, Confidence, Plan, choose_grid, make_plan
+from unmask.processes.masked import mask_of
 from unmask.processes.schedule import LogLinear, Schedule
 from unmask.sampling.teacher_forcing import Forced
 from unmask.theory.plan_laws import Chain, State, bits, chain_of, members
@@ -113,7 +114,7 @@ def sample_law(
     grid = choose_grid(plan, grid, steps)
     if given_L is None:
         given_L = torch.full((views.length,), views.tokens)
-    if plan.adaptive:
+    if plan.rule:
         return _adaptive(views, plan, grid, given_L, schedule or LogLinear())
     blank_L = given_L == views.tokens
     return _locked(views, chain_of(plan, blank_L, grid, schedule or LogLinear()), given_L)
@@ -167,7 +168,7 @@ class _Chooser:
     def __call__(self, k: int, masked_NL: Tensor, log_p_NLV: Tensor) -> _Choice:
         """Step k of N lines at once."""
         step_L, block_L = self.assigned.step_BL[0], self.assigned.block_BL[0]
-        surety_NL = self.rule.surety(log_p_NLV).double()
+        surety_NL = self.rule.confidence(log_p_NLV).double()
         if self.rule.threshold is None:
             quota = int((step_L == k).sum())
             block = block_L[step_L == k].amin() if quota else -1
@@ -281,7 +282,7 @@ def estimate_kl(source: Source, x_BL: Tensor, forced: Forced) -> Estimate:
         if not len(rows_R):
             continue
         step_RL = forced.step_TL[rows_R]
-        view_RL = torch.where(step_RL <= k, x_BL[rows_R], source.mask_id)
+        view_RL = torch.where(step_RL <= k, x_BL[rows_R], mask_of(states_of(source)))
         log_p_R = source.log_prob(view_RL) - seen_B[rows_R]
         log_r_R = torch.where(step_RL == k, forced.log_q_TL[rows_R], 0.0).sum(1) - log_p_R
         gap_B[rows_R] += _controlled(-log_r_R, log_r_R.expm1())

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from unmask.core.errors import UserError, unknown
 from unmask.plans.grids import Grid, assign_steps, make_grid
-from unmask.plans.laws import GOLDEN, cells_of
-from unmask.plans.plan import Blocks, Confidence, LeftToRight, Plan, deal_steps
+from unmask.plans.laws import GOLDEN
+from unmask.plans.plan import Blocks, Confidence, LeftToRight, Plan, deal_steps, locked_plan
 from unmask.processes.schedule import LogLinear, Schedule
 
 State = tuple[tuple[int, ...], int]  # (the plan's memory, the revealed set)
@@ -295,7 +295,7 @@ def _urn_chain(plan: str, blank_L: Tensor, grid: Grid, schedule: Schedule) -> Ch
     urn = _Urn([[[positions & blank for positions in stage] for stage in stages] for stages in urns])
     start: Law = {((which, 0), 0): 1 / len(urns) for which in range(len(urns))}
     reached, kernels = set(start), []
-    for step in _urn_moves(urn, blank_L, grid, schedule, cells_of(plan, grid.steps)):
+    for step in _urn_moves(urn, blank_L, grid, schedule, locked_plan(plan).cells(grid.steps)):
         kernel: dict[State, Law] = {}
         for state in reached:
             law: Law = {state: 1.0}
@@ -320,14 +320,14 @@ def chain_of(plan: Plan, blank_L: Tensor, grid: Grid, schedule: Schedule) -> Cha
     if isinstance(plan, LeftToRight):
         assigned = plan.assign(blank_L[None], grid, schedule, [])
         chain = _mixture([(1.0, assigned.step_BL[0])], assigned.steps)
-    elif plan.plan in _SCALAR:
-        drawn = _SCALAR[plan.plan](len(blank_L), [] if grid.by == "rank" else _edges(grid, schedule))
+    elif plan.name in _SCALAR:
+        drawn = _SCALAR[plan.name](len(blank_L), [] if grid.by == "rank" else _edges(grid, schedule))
         weighted = [(p, assign_steps(u_L[None], blank_L[None], grid, schedule)[0]) for p, u_L in drawn]
         chain = _mixture(weighted, grid.steps + grid.argmax_tail)
-    elif plan.plan in _URNS:
-        chain = _urn_chain(plan.plan, blank_L, grid, schedule)
+    elif plan.name in _URNS:
+        chain = _urn_chain(plan.name, blank_L, grid, schedule)
     else:
-        raise unknown("plan with a known law", plan.plan, [*_SCALAR, *_URNS])
+        raise unknown("plan with a known law", plan.name, [*_SCALAR, *_URNS])
     return Chain(chain.start, chain.steps, tail)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from unmask.core.errors import UserError, unknown
 from unmask.core.ranks import Ranks
 from unmask.data.loader import Loader
-from unmask.models.dit.network import DiT
+from unmask.models.denoiser import is_causal
 from unmask.objectives.ar import AR
 from unmask.objectives.base import Objective
 from unmask.training.distributed import Kind
@@ -45,23 +45,19 @@ def check_settings(trainer: Trainer) -> None:
             raise unknown(name, str(getattr(trainer, name)), allowed)
 
 
-def check_fit(trainer: Trainer, model: DiT, objective: Objective, data: Loader, ranks: Ranks) -> None:
+def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader, ranks: Ranks) -> None:
     """A model, an objective and data that go together."""
     if data.length > model.length:
         raise UserError(
             f"sequences of {data.length} tokens are longer than the model's {model.length}: "
             "use a shorter length, or a model with a larger one"
         )
-    if data.tokenizer.size + 1 != model.vocab_size:
+    if data.tokenizer.size > model.vocab_size - (model.mask_id == model.vocab_size - 1):
         raise UserError(
             f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
-            f"{model.vocab_size - 1} and the mask: prepare the text with the model's tokenizer"
+            f"{model.vocab_size} states with the mask: prepare the text with the model's tokenizer"
         )
-    if not isinstance(model, DiT):
-        raise UserError(
-            f"only a DiT can be trained here, not a {type(model).__name__}: other models can be sampled from"
-        )
-    if isinstance(objective, AR) != model.config.causal:
+    if isinstance(objective, AR) != is_causal(model):
         raise UserError(
             "the objective AR and a causal model belong together: use AR with DiT(causal=True), and any "
             "other objective with DiT(causal=False)"

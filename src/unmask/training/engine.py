@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import torch
 
-from unmask.checkpoint.io import Checkpoint, dit_of, has_raw, load
+from unmask.checkpoint.io import Checkpoint, has_raw, load
 from unmask.core.errors import UserError
 from unmask.core.provenance import device_name
 from unmask.core.ranks import Ranks, joined
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
-from unmask.models.dit.network import DiT
+from unmask.models.family import config_to_json, family_of, plain
 from unmask.objectives.base import Objective, describe
 from unmask.training.check import check_fit, check_settings, check_watched, describe_data
 from unmask.training.distributed import Kind
@@ -114,7 +114,7 @@ class Trainer:
 
     def fit(
         self,
-        model: DiT,
+        model: Any,
         objective: Objective,
         data: Loader | Path | str,
         *,
@@ -148,20 +148,21 @@ class Trainer:
                 if finished:
                     note(f"{folder.path} is finished: all {self.steps} steps are done", ranks.first)
                     kept: Literal["raw", "ema"] = "raw" if has_raw(folder.checkpoint) else "ema"
-                    model.to(ranks.device).load_state_dict(dit_of(load(folder.path, weights=kept)).state_dict())
+                    model.to(ranks.device).load_state_dict(plain(load(folder.path, weights=kept).model).state_dict())
                     return load(folder.path, device=ranks.device)
                 if start:
                     note(f"{folder.path} goes on from step {start} of {self.steps}", ranks.first)
                 return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)
 
-    def _config(self, model: DiT, objective: Objective, data: Loader, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def _config(self, model: Any, objective: Objective, data: Loader, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Everything the weights of the run depend on, and a little more, as JSON can hold it."""
         settings = dataclasses.asdict(self)
         del settings["out"]
         return {
             "trainer": settings,
             "objective": describe(objective),
-            "model": dataclasses.asdict(model.config),
+            "family": family_of(model).name,
+            "model": config_to_json(model),
             "data": describe_data(data),
             "facts": dict(facts),
         }

@@ -15,15 +15,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.core.ranks import Ranks
 from unmask.core.streams import stream
 from unmask.data.loader import Loader
-from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks
-from unmask.models.denoiser import Denoiser
+from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks, process_elbo_of, process_views
+from unmask.models.denoiser import Denoiser, states_of
 from unmask.models.ema import EMA
+from unmask.processes import Process
 from unmask.training.distributed import Wrapped
 
 
@@ -58,7 +60,7 @@ def likelihood(
     *,
     sequences: int,
     micro_batch: int,
-    causal: bool,
+    process: Process | None,
     ranks: Ranks,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Likelihood:
@@ -72,7 +74,7 @@ def likelihood(
             f"{ranks.world} processes that share it: hold out more text, or use --eval_every 0"
         )
     total = max(ranks.world, min(sequences, data.blocks) // ranks.world * ranks.world)
-    masked_TL = None if causal else order_agnostic_masks(total, data.length, stream(0, "evaluate"))[0]
+    score = _scorer(student, process, total, data.length)
     values_T = torch.zeros(total, dtype=torch.float32, device=ranks.device)
     for batch in data.eval_batches(total, micro_batch * ranks.world):
         share = len(batch.tokens_BL) // ranks.world
@@ -80,11 +82,23 @@ def likelihood(
         places = slice(batch.start + rows.start, batch.start + rows.stop)
         x0_BL = to_device(batch.tokens_BL[rows], ranks.device)
         with autocast():
-            value_B = nll_of(student, x0_BL) if masked_TL is None else elbo_of(student, x0_BL, masked_TL[places])
+            value_B = score(x0_BL, places)
         values_T[places] = value_B.float()
     values_T = ranks.sum(values_T).cpu().double()
     stderr = float(values_T.std()) / math.sqrt(total) if total > 1 else None
-    return Likelihood("nll" if causal else "elbo", float(values_T.mean()), stderr, total)
+    return Likelihood("nll" if process is None else "elbo", float(values_T.mean()), stderr, total)
+
+
+def _scorer(student: Denoiser, process: Process | None, total: int, length: int) -> Callable[[Tensor, slice], Tensor]:
+    """A function of sequences and their places among all: nats per token of each. No process: of a causal model."""
+    if process is None:
+        return lambda x0_BL, places: nll_of(student, x0_BL)
+    noise = stream(0, "evaluate")
+    if process.by_plan:
+        masked_TL = order_agnostic_masks(total, length, noise)[0]
+        return lambda x0_BL, places: elbo_of(student, x0_BL, masked_TL[places])
+    views = process_views(process, states_of(student), total, length, noise)
+    return lambda x0_BL, places: process_elbo_of(student, process, x0_BL, *(part[places] for part in views))
 
 
 @contextmanager

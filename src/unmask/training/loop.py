@@ -23,17 +23,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from unmask.checkpoint.io import Checkpoint, build, dit_of, save
+from unmask.checkpoint.io import Checkpoint, save
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.core.provenance import record
 from unmask.core.ranks import Ranks
 from unmask.core.streams import seed_of, stream
 from unmask.data.loader import Batch, Loader
-from unmask.models.dit.network import DiT
+from unmask.models.denoiser import is_causal
 from unmask.models.ema import EMA
+from unmask.models.family import assemble, family_of, plain
 from unmask.objectives.base import IDENTITY, REGIONS, LossOutput, Objective
-from unmask.processes.schedule import LogLinear, Schedule
+from unmask.processes import Masked, Process
 from unmask.training.arrivals import BEHIND, Arrivals
 from unmask.training.distributed import total_norm, whole, wrap
 from unmask.training.evaluate import Likelihood, averaged, likelihood
@@ -43,7 +44,7 @@ from unmask.training.metrics import MetricsLog, Window
 from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
 from unmask.training.progress import Progress, note, short
 from unmask.training.rounds import Rounds
-from unmask.training.speed import Stopwatch, body_flops, head_flops, matmul_rate
+from unmask.training.speed import Stopwatch, matmul_rate
 from unmask.training.watch import LossWatch
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Run:
     def __init__(
         self,
         trainer: Trainer,
-        model: DiT,
+        model: Any,
         objective: Objective,
         data: Loader,
         held_out: Loader | None,
@@ -66,14 +67,16 @@ class Run:
         guard: Guard | None = None,
     ) -> None:
         self.trainer, self.objective, self.data, self.held_out, self.ranks = trainer, objective, data, held_out, ranks
-        self.folder, self.config, self.shape, self.guard = folder, config, model.config, guard
+        self.folder, self.config, self.family, self.guard = folder, config, family_of(model), guard
         self.rounds = objective if isinstance(objective, Rounds) else None
         model.to(ranks.device).train()
         if trainer.compile:
-            model.compile_blocks()
+            family_of(model).compile(model)
             if compile_loss := getattr(objective, "compile", None):
                 compile_loss()
-        self.wrapped = wrap(model, ranks, trainer.parallel, blocks=model.blocks, methods=("features", "logits"))
+        self.wrapped = wrap(
+            model, ranks, trainer.parallel, blocks=self.family.blocks(model), methods=("features", "logits")
+        )
         self.model = model
         self.optimiser = adamw(self.model, betas=(trainer.beta1, trainer.beta2), weight_decay=trainer.weight_decay)
         self.ema = EMA(self.model, trainer.ema)
@@ -135,14 +138,14 @@ class Run:
             if self.rounds and start == trainer.steps:  # only the checkpoint is missing: it says which round it is of
                 self._enter_round(self.rounds, start - 1)
             checkpoint = self._export(trainer.steps)
-            dit_of(checkpoint).to(self.ranks.device)
+            plain(checkpoint.model).to(self.ranks.device)
             return checkpoint
 
     def _enter_round(self, rounds: Rounds, step: int) -> None:
         """A new round takes the student as it is for its teacher, a continued one that of the round before."""
         number, student = rounds.round_of(step), None
         if number > 1 and rounds.begins(step):
-            student = Checkpoint(self._built(rounds.snapshot), rounds.schedule)
+            student = Checkpoint(self._built(rounds.snapshot), rounds.process)
         elif number > 1:
             assert self.folder is not None
             student = self.folder.load_round(number - 1, rounds.snapshot)
@@ -237,8 +240,9 @@ class Run:
             for region, amount, weight in zip(self.objective.regions, per_region[::2], per_region[1::2], strict=True):
                 values[f"loss_{region}"] = amount / weight if weight else 0.0
         # the head runs where there is loss; forwards counts a backward pass as two forward passes
-        head = head_flops(self.shape) * scored / (steps * self.trainer.batch * self.data.length)
-        per_token = self.objective.forwards * (body_flops(self.shape, self.data.length) + head)
+        body, head = self.family.flops(self.model, self.data.length)
+        head *= scored / (steps * self.trainer.batch * self.data.length)
+        per_token = self.objective.forwards * (body + head)
         speed = self.tokens / self.clock.seconds if self.clock.seconds else 0.0
         tokens = done * self.trainer.batch * self.data.length
         self.total_seconds += self.clock.seconds
@@ -260,7 +264,7 @@ class Run:
                 self.held_out,
                 sequences=self.trainer.eval_batches * self.trainer.batch,
                 micro_batch=self.micro_batch,
-                causal=self.shape.causal,
+                process=None if is_causal(self.model) else self._process,
                 ranks=self.ranks,
                 autocast=self._autocast,
             )
@@ -275,7 +279,7 @@ class Run:
 
     def _look(self, score: Likelihood) -> Look:
         assert self.guard is not None
-        student = Checkpoint(self._built("ema"), self._schedule, self.data.tokenizer)
+        student = Checkpoint(self._built("ema"), self._process, self.data.tokenizer)
         tau_product = self.rounds.tau_product if self.rounds else 1.0
         return self.guard.look(student, elbo=score.nats, tau_product=tau_product, device=self.ranks.device.type)
 
@@ -334,20 +338,21 @@ class Run:
         about = record(self.ranks.device, step=done, config=self.config, score=score)
         if self.rounds:
             about |= {"distillation": self.rounds.about()}
-        checkpoint = Checkpoint(self._built("ema"), self._schedule, self.data.tokenizer, about)
+        checkpoint = Checkpoint(self._built("ema"), self._process, self.data.tokenizer, about)
         if path is not None:
             raw = _gathered(dict(self.model.named_parameters()))
             self.ranks.on_first(lambda: save(checkpoint, path, raw=raw))
         return checkpoint
 
     @property
-    def _schedule(self) -> Schedule:
-        return getattr(self.objective, "schedule", LogLinear())
+    def _process(self) -> Process:
+        return getattr(self.objective, "process", None) or Masked()
 
-    def _built(self, weights: Literal["raw", "ema"]) -> DiT:
+    def _built(self, weights: Literal["raw", "ema"]) -> Any:
         """The student by itself, on the CPU and in eval mode; all processes call this together."""
-        tensors = self.ema.shadow if weights == "ema" else dict(self.model.named_parameters())
-        return build(self.shape, _gathered(tensors), "the trained model").eval()
+        tensors = self.model.state_dict() | (self.ema.shadow if weights == "ema" else {})
+        copies = {name: tensor.clone() for name, tensor in _gathered(tensors).items()}
+        return assemble(self.family, plain(self.model).config, copies, "the trained model").eval()
 
 
 def _seed_dropout(device: torch.device, seed: int) -> None:

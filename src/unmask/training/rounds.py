@@ -9,7 +9,7 @@ Refuses to know the loop, files and what a method compares.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 import torch
@@ -21,25 +21,23 @@ from unmask.objectives.base import Batch, LossOutput
 from unmask.objectives.distil.base import Distillation
 from unmask.objectives.distil.cd4lm import CD4LM
 from unmask.objectives.distil.curriculum import Curriculum
-from unmask.objectives.distil.mcd import MCD
-from unmask.objectives.distil.sdtt import SDTT
 from unmask.objectives.distil.teacher import Teacher
 from unmask.objectives.elbo import MDLM
-from unmask.processes.schedule import Schedule
+from unmask.objectives.registry import METHODS, method_named, settings_of
+from unmask.plans.plan import locked_plan
+from unmask.processes import Process
 
-Method = MCD | SDTT | CD4LM | MDLM
-METHODS: dict[str, type[Method]] = {"mcd": MCD, "sdtt": SDTT, "cd4lm": CD4LM, "elbo": MDLM}
+Method = Distillation | MDLM
 Snapshot = Literal["raw", "ema"]
 NO_GAP = 2.0**-64  # delta of a method without one: it doubles like any, and more rounds are not another curriculum
 
-# What each method can be told; what it has no use for is refused.
-_OF_ALL = {"tau", "tau_drop", "plan", "plan_steps"}
-TAKES = {
-    "mcd": _OF_ALL | {"delta", "snapshot", "divergence", "reduction", "reconstruct"},
-    "sdtt": _OF_ALL | {"delta", "snapshot", "divergence", "k"},
-    "cd4lm": _OF_ALL,
-    "elbo": {"plan"},
-}
+
+def takes(name: str) -> set[str]:
+    """The settings of a method that a user may give; what it has no use for is refused."""
+    kind = method_named(name)
+    found = settings_of(kind)
+    found |= {"tau_drop"} if issubclass(kind, Distillation) else set()
+    return found | ({"snapshot"} if "delta" in found else set())
 
 
 @dataclass(eq=False)
@@ -82,9 +80,9 @@ class Rounds:
         return self.now.regions
 
     @property
-    def schedule(self) -> Schedule:
-        assert self.method.schedule is not None
-        return self.method.schedule
+    def process(self) -> Process:
+        assert self.method.process is not None
+        return self.method.process
 
     def __call__(self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput:
         return self.now(student, batch, step=step, generator=generator)
@@ -151,30 +149,28 @@ def make_rounds(
         teacher: the first one
         rounds: how many; None is the method's own number
         round_steps: optimiser steps in each
-        settings: those of TAKES[name]; what is left out or None is the method's own default
+        settings: those of takes(name); what is left out or None is the method's own default
     """
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
+    kind, known = method_named(name), takes(name)
     given = {key: value for key, value in settings.items() if value is not None}
-    for key in sorted(given.keys() - TAKES[name]):
-        users = ", ".join(user for user, keys in TAKES.items() if key in keys)
+    for key in sorted(given.keys() - known):
+        users = ", ".join(user for user in METHODS if key in takes(user))
         raise UserError(
             f"{key} is a setting of {users or 'no method'}: the method {name} has no use for it, leave it out"
         )
-    has_gap = "delta" in TAKES[name]
-    if given.get("plan") == "stride" and not has_gap and "plan_steps" not in given:
+    has_gap = "delta" in known
+    if "plan" in given and locked_plan(given["plan"]).for_steps and not has_gap and "plan_steps" not in given:
         raise UserError(
-            f"the plan stride is made for one number of steps, which {name} does not know: take another plan"
-            + (", or give plan_steps" if "plan_steps" in TAKES[name] else "")
+            f"the plan {given['plan']} is made for one number of steps, which {name} does not know: take another plan"
+            + (", or give plan_steps" if "plan_steps" in known else "")
         )
-    kind = METHODS[name]
     usual = kind.curriculum if issubclass(kind, Distillation) else Curriculum(tau_start=1.0, tau_drop=0.0)
     rounds = usual.rounds if rounds is None else rounds
     delta = given.pop("delta", usual.delta_start if has_gap else NO_GAP)
     tau, drop = given.pop("tau", usual.tau_start), given.pop("tau_drop", usual.tau_drop)
     curriculum, snapshot = Curriculum(rounds, delta, tau, drop), given.pop("snapshot", "raw")
     if issubclass(kind, MDLM):
-        return Rounds(MDLM(teacher.schedule, **given), curriculum, round_steps, snapshot)
-    if issubclass(kind, CD4LM):
+        return Rounds(MDLM(teacher.process, **given), curriculum, round_steps, snapshot)
+    if "steps" in {field.name for field in fields(kind)}:
         given["steps"] = rounds * round_steps
     return Rounds(kind(teacher, **given), curriculum, round_steps, snapshot)

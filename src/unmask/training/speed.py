@@ -10,8 +10,6 @@ from functools import lru_cache
 
 import torch
 
-from unmask.models.dit.network import DiTConfig
-
 
 class Stopwatch:
     """Seconds between `start` and `stop`, over all the times it ran. Starting it while it runs changes nothing."""
@@ -28,18 +26,6 @@ class Stopwatch:
         if self._since is not None:
             self.seconds += time.perf_counter() - self._since
         self._since = None
-
-
-def body_flops(config: DiTConfig, length: int) -> float:
-    """One forward pass of the body, per token: 12 D² weights a block, attention over all positions (causal: half)."""
-    weights = 12 * config.hidden**2
-    attention = 2 * length * config.hidden * (0.5 if config.causal else 1.0)
-    return 2.0 * config.blocks * (weights + attention)
-
-
-def head_flops(config: DiTConfig) -> float:
-    """One forward pass of the vocabulary head, per token it runs on."""
-    return 2.0 * config.hidden * config.vocab_size
 
 
 @lru_cache(maxsize=4)

@@ -116,7 +116,7 @@ class DiT(Configured):
         return cls.from_config(changed_preset(PRESETS, name, **overrides))
 
     def _condition(self, dtype: torch.dtype | None = None) -> Tensor:
-        """c_C = SiLU(MLP(sinusoid(sigma))) at sigma = 0, where every cosine is 1 and every sine 0; in `dtype` if given."""
+        """c_C = SiLU(MLP(sinusoid(sigma))) at sigma = 0, where cosines are 1 and sines 0; in `dtype` if given."""
         half = self.sigma_in.weight.new_ones(SIGMA_FEATURES // 2, dtype=dtype)
         sinusoid = torch.cat([half, torch.zeros_like(half)])
         return F.silu(linear_in(self.sigma_out, F.silu(linear_in(self.sigma_in, sinusoid, dtype)), dtype))

@@ -218,7 +218,7 @@ def _heads(hidden: int, inv_freq: Tensor | None, metadata: Mapping[str, Any], wh
 
 
 def is_ours(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is MDLM's, or SDTT's Hydra config; raises UserError for a kind that is known and not read."""
+    """Whether a config.json is MDLM's, or SDTT's Hydra config; a kind that is known and not read is an error."""
     check_kind(config, "this checkpoint")
     return (
         "model_type" in config

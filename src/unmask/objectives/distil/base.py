@@ -21,13 +21,13 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import Batch
+from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.teacher import Teacher
 from unmask.objectives.divergences import DIVERGENCES, compare
 from unmask.objectives.head_loss import Score, compiled, head_loss
 from unmask.plans.plan import draw_u, locked_plan
-from unmask.processes import Process
+from unmask.processes import Pair, Process
 
 Self = TypeVar("Self", bound="Distillation")
 Source = Checkpoint | Denoiser | Teacher
@@ -68,6 +68,15 @@ class Distillation(ABC):
         teacher = Teacher.of(self.teacher)
         object.__setattr__(self, "teacher", teacher)
         object.__setattr__(self, "process", self.process or teacher.process)
+
+    @property
+    @abstractmethod
+    def forwards(self) -> float:
+        """What a step costs, in forward passes of the student."""
+
+    @abstractmethod
+    def __call__(self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput:
+        """The loss of one micro-batch."""
 
     @abstractmethod
     def at(self: Self, round: int, curriculum: Curriculum, teacher: Source) -> Self:
@@ -129,6 +138,11 @@ def flat(where_BL: Tensor) -> Tensor:
 def rows_of(batch: Batch) -> slice:
     """This micro-batch's place in the global batch."""
     return slice(batch.start, batch.start + len(batch.tokens_BL))
+
+
+def regions_of(pair: Pair) -> Tensor:
+    """The region of every position: an int8 index into REGIONS."""
+    return torch.where(pair.distil, DISTIL, torch.where(pair.reconstruct, RECONSTRUCT, IDENTITY)).to(torch.int8)
 
 
 def condition(process: Process, t_B: Tensor, device: torch.device) -> Tensor | None:

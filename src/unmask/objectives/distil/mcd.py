@@ -23,7 +23,16 @@ from unmask.core.devices import to_device
 from unmask.core.errors import UserError, unknown
 from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
-from unmask.objectives.distil.base import Distillation, Source, check_gap, condition, flat, jumps, loss_at, rows_of
+from unmask.objectives.distil.base import (
+    Distillation,
+    Source,
+    check_gap,
+    condition,
+    flat,
+    jumps,
+    loss_at,
+    rows_of,
+)
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES, Scored, compare, cross_entropy, point_mass
 from unmask.objectives.head_loss import Score, even_sizes, piece_size

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError, unknown
-from unmask.models.denoiser import Denoiser
+from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.base import DISTIL, IDENTITY, Batch, LossOutput
 from unmask.objectives.distil.base import Distillation, Source, check_gap, flat, jumps, loss_at, rows_of
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES
 from unmask.objectives.head_loss import even_sizes, piece_size
-from unmask.processes.masked import is_masked
+from unmask.processes.masked import is_masked, mask_of
 from unmask.processes.times import stratified
 
 
@@ -78,7 +78,7 @@ class SDTT(Distillation):
 
         times = [(t_B - j * self.delta / self.k).clamp(min=0) for j in range(self.k)]  # each step starts at one of them
         masked = [is_masked(u_BL, self._process.schedule.gamma(time)) for time in times]
-        z_BL = torch.where(to_device(masked[0], x0_BL.device), student.mask_id, x0_BL)
+        z_BL = torch.where(to_device(masked[0], x0_BL.device), mask_of(states_of(student)), x0_BL)
         chosen_N = flat(masked[0])
         size = piece_size(student, x0_BL.device)
         target_ND = self._rollout(z_BL, masked, chosen_N, noise_BL)

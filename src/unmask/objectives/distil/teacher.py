@@ -166,7 +166,7 @@ def _frozen_copy(model: Denoiser) -> Denoiser:
         shared = {}  # frozen as a whole: nobody trains it
     copied = copy.deepcopy(inner, dict(shared)).eval().requires_grad_(False)
     if shared:
-        copied._shares = True
+        copied._shares = True  # type: ignore[assignment]
     else:
         copied.cpu()
-    return copied
+    return copied  # type: ignore[return-value]
