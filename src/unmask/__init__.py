@@ -8,67 +8,69 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from unmask.core.errors import UserError
 from unmask.version import __version__
 
-if TYPE_CHECKING:
-    from unmask.checkpoint.io import Checkpoint, load, save
-    from unmask.models.dit.network import DiT
-    from unmask.objectives.ar import AR
-    from unmask.objectives.distil.cd4lm import CD4LM
-    from unmask.objectives.distil.mcd import MCD
-    from unmask.objectives.distil.sdtt import SDTT
-    from unmask.objectives.elbo import MDLM
-    from unmask.processes.gaussian import GaussianDuality
-    from unmask.processes.masked import mask
-    from unmask.processes.schedule import Cosine, LogLinear
-    from unmask.processes.trajectory import couple
-    from unmask.sampling.sample import sample
-    from unmask.studies.evaluate import evaluate
-    from unmask.training.engine import Trainer
-
-__all__ = [
-    "AR",
-    "CD4LM",
-    "MCD",
-    "MDLM",
-    "SDTT",
-    "Checkpoint",
-    "Cosine",
-    "DiT",
-    "GaussianDuality",
-    "LogLinear",
-    "Trainer",
-    "__version__",
-    "couple",
-    "evaluate",
-    "load",
-    "mask",
-    "sample",
-    "save",
-]
+if TYPE_CHECKING:  # `as` marks them as public for type checkers
+    from unmask.checkpoint.io import Checkpoint as Checkpoint
+    from unmask.checkpoint.io import load as load
+    from unmask.checkpoint.io import save as save
+    from unmask.data.verbs import prepare as prepare
+    from unmask.models.dit.network import DiT as DiT
+    from unmask.objectives.ar import AR as AR
+    from unmask.objectives.distil.cd4lm import CD4LM as CD4LM
+    from unmask.objectives.distil.mcd import MCD as MCD
+    from unmask.objectives.distil.sdtt import SDTT as SDTT
+    from unmask.objectives.elbo import MDLM as MDLM
+    from unmask.processes.gaussian import GaussianDuality as GaussianDuality
+    from unmask.processes.masked import mask as mask
+    from unmask.processes.schedule import Cosine as Cosine
+    from unmask.processes.schedule import LogLinear as LogLinear
+    from unmask.processes.trajectory import couple as couple
+    from unmask.sampling.sample import sample as sample
+    from unmask.sampling.samples import Samples as Samples
+    from unmask.studies.evaluate import evaluate as evaluate
+    from unmask.studies.fit_grid import fit_grid as fit_grid
+    from unmask.training.engine import Trainer as Trainer
+    from unmask.training.verbs import distill as distill
+    from unmask.training.verbs import train as train
 
 _HOMES = {
-    "AR": "objectives.ar",
-    "CD4LM": "objectives.distil.cd4lm",
-    "MCD": "objectives.distil.mcd",
-    "MDLM": "objectives.elbo",
-    "SDTT": "objectives.distil.sdtt",
+    # verbs
+    "prepare": "data.verbs",
+    "train": "training.verbs",
+    "distill": "training.verbs",
+    "sample": "sampling.sample",
+    "evaluate": "studies.evaluate",
+    "fit_grid": "studies.fit_grid",
+    "load": "checkpoint.io",
+    "save": "checkpoint.io",
+    # nouns
     "Checkpoint": "checkpoint.io",
-    "Cosine": "processes.schedule",
-    "DiT": "models.dit",
+    "Samples": "sampling.samples",
+    "Trainer": "training.engine",
+    "DiT": "models.dit.network",
+    "MDLM": "objectives.elbo",
+    "AR": "objectives.ar",
+    "MCD": "objectives.distil.mcd",
+    "SDTT": "objectives.distil.sdtt",
+    "CD4LM": "objectives.distil.cd4lm",
     "GaussianDuality": "processes.gaussian",
     "LogLinear": "processes.schedule",
-    "Trainer": "training.engine",
+    "Cosine": "processes.schedule",
     "couple": "processes.trajectory",
-    "evaluate": "studies.evaluate",
-    "load": "checkpoint.io",
     "mask": "processes.masked",
-    "sample": "sampling.sample",
-    "save": "checkpoint.io",
 }
+
+__all__ = ["UserError", "__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"unmask.{_HOMES[name]}"), name)
+        found = globals()[name] = getattr(importlib.import_module(f"unmask.{_HOMES[name]}"), name)
+        return found
     raise AttributeError(f"module 'unmask' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

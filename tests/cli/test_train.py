@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import unmask
 from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import load
 from unmask.cli.main import main
@@ -121,6 +122,18 @@ def test_a_masked_model_does_not_become_a_causal_one(capsys, corpora, tmp_path):
     assert "is a masked model: leave out --objective ar" in error
 
 
+def test_in_python_too_and_in_any_size(capsys, corpora, tmp_path):
+    model = unmask.train(corpora[0], preset="tiny", length=12, hidden=32, blocks=2, heads=1, cond=8, steps=3, batch=4,
+                         eval_batches=1, device="cpu", progress=False).model  # fmt: skip
+    assert (model.config.hidden, model.config.blocks, model.config.heads, model.config.cond) == (32, 2, 1, 8)
+    words = ["--hidden", "32", "--blocks", "2", "--heads", "1", "--cond", "8", "--threads", "1", "--out"]
+    assert run(capsys, "--data", corpora[0], *OPTIONS.split(), *words, str(tmp_path / "run"))[0] == 0
+    assert weights_hash(load(tmp_path / "run").model) == weights_hash(model)
+    assert run(capsys, "--data", corpora[0], *OPTIONS.split()) == (
+        2, "unmask: --out must be given: the folder that the run lives in\n",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -133,8 +146,8 @@ def test_a_masked_model_does_not_become_a_causal_one(capsys, corpora, tmp_path):
         (["--data", "CORPUS", "--length", "5000"], "less than one block of 5000"),
         (["--data", "CORPUS", "--length", "600"], "the validation split"),
         (["--data", "CORPUS", "--device", "gpu"], "did you mean 'cpu'?"),
-        (["--data", "CORPUS", "--objective", "ar", "--plan", "golden"], "--objective ar has none"),
-        (["--data", "CORPUS", "--objective", "ar", "--plan_steps", "4"], "--objective ar has none"),
+        (["--data", "CORPUS", "--objective", "ar", "--plan", "golden"], "the objective ar has none"),
+        (["--data", "CORPUS", "--objective", "ar", "--plan_steps", "4"], "the objective ar has none"),
         (["--data", "CORPUS", "--plan_steps", "0"], "plan_steps is a number of sampling steps: at least 1, not 0"),
         (["--data", "CORPUS", "--plan", "stride"], "give plan_steps"),
         (["--data", "CORPUS", "--parallel", "fsdp"], "torchrun"),

@@ -57,10 +57,9 @@ LENGTH = {"trainer.steps", "objective.curriculum.rounds"}  # may change if no st
 class Trainer:
     """How to train. The defaults suit a small model; recipes hold published settings.
 
-    Args:
+    Optimiser:
         steps: optimiser steps
         batch: sequences in one optimiser step, over all processes
-        micro_batch: sequences in one forward pass of one process (default: all of its share)
         lr: peak learning rate of AdamW
         warmup: steps over which the rate rises to its peak
         decay: how it falls afterwards, to 0 at the last step, or constant
@@ -69,11 +68,15 @@ class Trainer:
         beta2: of AdamW
         clip: longest gradient; 0 for any length
         ema: decay of the averaged weights, which are evaluated and saved
-        precision: of matrix products; weights and sums are fp32 in either
-        compile: compile the model's blocks first (worth it on a GPU)
-        device: auto, cpu, cuda or mps
-        parallel: how torchrun's processes share the model; auto is ddp
         seed: names all randomness: batches, noise, dropout
+    Machine:
+        device: auto, cpu, cuda or mps
+        precision: of matrix products; weights and sums are fp32 in either
+        micro_batch: sequences in one forward pass of one process (default: all of its share)
+        compile: compile the model's blocks first (worth it on a GPU)
+        parallel: how torchrun's processes share the model; auto is ddp
+    Run:
+        out: the run's folder; running again with the same options continues it
         eval_every: steps between evaluations; 0 for none
         eval_batches: batches of held-out text in an evaluation
         save_every: steps between saved states; 0 for only the last
@@ -81,7 +84,6 @@ class Trainer:
         keep: how many of the newest states stay on disk
         tensorboard: also write TensorBoard files
         progress: show progress on stderr
-        out: the run's folder; running again with the same options continues it
     """
 
     steps: int = 1000
@@ -107,7 +109,7 @@ class Trainer:
     keep: int = 2
     tensorboard: bool = True
     progress: bool = True
-    out: Path | None = None
+    out: str | Path | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)

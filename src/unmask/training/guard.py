@@ -26,7 +26,7 @@ SAMPLES, LENGTH, STEPS, ORDER = 32, 64, 8, 4  # samples, tokens of each at most,
 class Bounds:
     """How far a student may stray.
 
-    Args:
+    Guard:
         entropy_drop: nats that the unigram entropy of short samples may fall below the teacher's
         repetition_rise: how much the share of repeated 4-grams in them may rise above the teacher's
         elbo_rise: nats per token that the held-out ELBO may rise above the teacher's
