@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from unmask.checkpoint.io import load
-from unmask.cli.main import Terminated, main, open_streams
+from unmask.cli.main import main, open_streams
+from unmask.core.errors import Terminated
 from unmask.sampling.sample import _Run, sample
 from unmask.studies.ways import fitted_for_others, make_ways
 

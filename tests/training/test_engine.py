@@ -23,7 +23,7 @@ from unmask.objectives.base import LossOutput
 from unmask.objectives.elbo import MDLM
 from unmask.training import loop, speed
 from unmask.training import state as sharded
-from unmask.training.arrivals import BEHIND
+from unmask.training.metrics import BEHIND
 
 
 def weights(model) -> torch.Tensor:
@@ -101,6 +101,20 @@ def test_a_run_learns_and_leaves_a_checkpoint_of_the_averaged_weights(model, tra
     assert metrics(run, "elbo_stderr")[60] == pytest.approx(statistics.stdev(values) / 8**0.5, rel=1e-4)
 
 
+def test_attention_is_logged_at_every_evaluation_and_its_collapse_told_once(model, trainer, corpus, tmp_path, capsys):
+    with torch.no_grad():
+        model.blocks[1].qkv.weight[:16] *= 1e4  # queries: every head of the second block sees one position
+    trainer(steps=4).fit(model, MDLM(), corpus)
+    trainer(steps=8).fit(model, MDLM(), corpus)  # a resumed run remembers what it has said
+    errors = capsys.readouterr().err
+    assert errors.count("attention has collapsed in block 1 (0.") == errors.count("collapsed") == 1
+    for block, sharp in ((0, False), (1, True)):
+        entropy, logit = (metrics(tmp_path / "run", f"attention_{name}_{block}") for name in ("entropy", "logit"))
+        assert list(entropy) == list(logit) == [0, 4, 8]
+        assert all((value < 1) == sharp for value in entropy.values())
+        assert all((value > 100) == sharp for value in logit.values())
+
+
 def test_runs_of_two_seeds_are_scored_on_the_same_views(model, trainer, corpus, tmp_path):
     begun = {name: value + 0.3 * torch.randn_like(value) for name, value in model.state_dict().items()}
     found = []
@@ -149,7 +163,7 @@ def test_a_changed_config_is_refused_with_a_diff(model, trainer, corpus, tmp_pat
     before = (tmp_path / "run" / "run.json").read_bytes()
     with pytest.raises(UserError, match=r"objective\.plan iid -> golden; trainer\.lr 0\.01 -> 0\.5"):
         trainer(steps=2, lr=0.5).fit(model, MDLM(plan="golden"), corpus)
-    with pytest.raises(UserError, match=r"trainer\.decay constant -> cosine; trainer\.steps 2 -> 4"):
+    with pytest.raises(UserError, match=r"trainer\.decay constant -> cosine\)"):
         trainer(steps=4, decay="cosine").fit(model, MDLM(), corpus)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
     trainer(steps=2, log_every=7, keep=1).fit(model, MDLM(), corpus)  # how it is watched may change

@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from unmask.core.errors import UserError, from_os_error, unknown
+from unmask.core.errors import Terminated, UserError, from_os_error, unknown
 from unmask.version import __version__
 
 if TYPE_CHECKING:
@@ -108,10 +108,6 @@ BENCHES = {
     ),
 }  # fmt: skip
 VERBS = FIRST | MORE
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a verb as Ctrl-C does."""
 
 
 def _usage() -> str:

@@ -50,7 +50,7 @@ FREE = {
     )
 }
 FREE |= {"facts.teacher.source", "facts.from.source"}  # a model is known by its weights
-LENGTH = {"trainer.steps", "objective.curriculum.rounds"}  # may change if no step before depends on it
+LENGTH = {"trainer.steps", "objective.curriculum.rounds"}  # a run may be made longer
 
 
 @dataclass
@@ -177,13 +177,18 @@ class Trainer:
             "torch": str(torch.__version__),
             "micro_batch": self.micro_batch,
         }
-        free = FREE | (LENGTH if self.decay == "constant" else set())
-        found = folder.claim(config, session, free, self.steps)
-        start, last = found["step"], found["last"]
+        found = folder.claim(config, session, FREE | LENGTH, self.steps)
+        start, last, before = found["step"], found["last"], found["steps"]
         if start > self.steps:
             raise UserError(
                 f"{folder.path} has already done {start} steps, and {self.steps} are asked for: "
                 "give more --steps (in a distillation --rounds), or another --out"
+            )
+        if start and before != self.steps and self.decay != "constant":
+            note(
+                f"steps {before} -> {self.steps}: the {self.decay} decay now ends at step {self.steps}; the steps done "
+                f"so far followed the shorter one, so this is not a run of {self.steps} steps from the start",
+                ranks.first,
             )
         changed = [f"{name} {last[name]} -> {value}" for name, value in session.items() if last and last[name] != value]
         if start and changed:

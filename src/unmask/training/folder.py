@@ -74,8 +74,8 @@ class RunFolder:
     def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> dict[str, Any]:
         """Recognise the folder, of a run of so many steps: refuse a changed config, clear what a kill left behind.
 
-        Returns {"step": the newest state's step or 0, "last": the previous session or None, "finished": whether the
-        checkpoint is that of the last step}.
+        Returns {"step": the newest state's step or 0, "steps": how many the run was to have, "last": the previous
+        session or None, "finished": whether the checkpoint is that of the last step}.
         """
         found: dict[str, Any] = self.ranks.on_first(lambda: self._claim(config, session, free, steps))
         return found
@@ -83,9 +83,10 @@ class RunFolder:
     def _claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> dict[str, Any]:
         about, states = self.path / "run.json", self.path / "state"
         sessions: list[dict[str, Any]] = []
+        before = steps
         if about.exists():
             run = read_json(about, "the run's config")
-            sessions = run.get("sessions", [])
+            sessions, before = run["sessions"], run["config"]["trainer"]["steps"]
             changed = differences(run.get("config", {}), config, free)
             if changed and not self._anything_kept():
                 sessions = []  # it stopped before its first state: another run may take the place
@@ -106,7 +107,12 @@ class RunFolder:
                 f"another --out, or remove {self.path} to start again"
             )
         write_json(about, {"config": config, "sessions": [*sessions, {"step": step, **session}]})
-        return {"step": step, "last": sessions[-1] if sessions else None, "finished": exported == steps}
+        return {
+            "step": step,
+            "steps": before,
+            "last": sessions[-1] if sessions else None,
+            "finished": exported == steps,
+        }
 
     def _anything_kept(self) -> bool:
         """Whether there are weights of this run on disk, whole or not."""
