@@ -1,5 +1,6 @@
 """The engine as a caller sees it: what it computes, what it leaves on disk, what it refuses."""
 
+import errno
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from unmask.checkpoint.io import load, save
-from unmask.core.errors import UserError
+from unmask.core.errors import UserError, from_os_error
 from unmask.core.streams import stream
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
@@ -335,13 +336,16 @@ def test_no_optimiser_step_waits_for_the_gpu(trainer, corpus, monkeypatch, causa
 
 def test_a_full_disk_leaves_the_previous_state_whole(model, trainer, corpus, tmp_path, monkeypatch):
     begun = {name: value.clone() for name, value in model.state_dict().items()}
-    written = []
+    written, write = [], sharded.write_tensors
 
-    def full_after_two(path, mode):
+    def full_after_two(path, tensors):
         written.append(path)
-        return open(path if len(written) < 3 else "/dev/full", mode)
+        if len(written) < 3:
+            return write(path, tensors)
+        path.write_bytes(b"half")
+        raise from_os_error(OSError(errno.ENOSPC, "", str(path)))
 
-    monkeypatch.setattr(sharded, "open", full_after_two, raising=False)
+    monkeypatch.setattr(sharded, "write_tensors", full_after_two)
     with pytest.raises(UserError, match="the disk is full"):
         trainer().fit(model, MDLM(), corpus)
     monkeypatch.undo()

@@ -178,23 +178,22 @@ class Trainer:
             "micro_batch": self.micro_batch,
         }
         found = folder.claim(config, session, FREE | LENGTH, self.steps)
-        start, last, before = found["step"], found["last"], found["steps"]
+        start, last = found.step, found.session or {}
         if start > self.steps:
             raise UserError(
                 f"{folder.path} has already done {start} steps, and {self.steps} are asked for: "
                 "give more --steps (in a distillation --rounds), or another --out"
             )
-        if start and before != self.steps and self.decay != "constant":
-            note(
-                f"steps {before} -> {self.steps}: the {self.decay} decay now ends at step {self.steps}; the steps done "
-                f"so far followed the shorter one, so this is not a run of {self.steps} steps from the start",
-                ranks.first,
-            )
-        changed = [f"{name} {last[name]} -> {value}" for name, value in session.items() if last and last[name] != value]
+        if start and found.steps != self.steps and self.decay != "constant":
+            told = f"steps {found.steps} -> {self.steps}: the {self.decay} decay now ends at step {self.steps}"
+            note(f"{told}; the weights will not be those of a run that was so long from the start", ranks.first)
+        changed = [
+            f"{name} {last[name]} -> {value}" for name, value in session.items() if last.get(name, value) != value
+        ]
         if start and changed:
             warning = "since the last session: the weights will not be bit for bit those of an undisturbed run"
             note(f"{', '.join(changed)} {warning}", ranks.first)
-        return int(start), bool(found["finished"])
+        return start, found.finished
 
 
 @contextmanager

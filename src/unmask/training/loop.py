@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.core.devices import to_device
-from unmask.core.errors import UserError
+from unmask.core.errors import UserError, reading
 from unmask.core.provenance import record
 from unmask.core.ranks import Ranks
 from unmask.core.streams import seed_of, stream
@@ -320,14 +320,14 @@ class Run:
     def _restore(self, step: int) -> None:
         assert self.folder is not None
         facts = self.folder.restore(step, self.student.tensors())
-        assert facts["step"] == step
-        self.watch.restore(facts["watch"])
-        self.window = Window(**facts["window"])
-        self.score = Likelihood(**facts["score"]) if facts["score"] else None
-        self.total_seconds = facts["seconds"]
-        self.attention.named = set(facts["attention"])
-        if self.guard:
-            self.guard.restore(facts["guard"])
+        with reading(self.folder.states()[step], "the training state", self.folder.cure(step)):
+            self.watch.restore(facts["watch"])
+            self.window = Window(**facts["window"])
+            self.score = Likelihood(**facts["score"]) if facts["score"] else None
+            self.total_seconds = float(facts["seconds"])
+            self.attention.named = set(facts["attention"])
+            if self.guard:
+                self.guard.restore(facts["guard"])
 
     def _export(self, done: int) -> Checkpoint:
         """The run's checkpoint."""
