@@ -109,6 +109,7 @@ class _Machine:
 
     def run(self, program: bytes) -> Any:
         stack, memo = self.stack, self.memo
+        argument: Any
         for instruction, argument, _ in pickletools.genops(program):
             match instruction.name:
                 case "STOP":
@@ -180,7 +181,9 @@ class _Machine:
     def _update(self, pairs: list[Any]) -> None:
         target = self.stack[-1]
         if isinstance(target, Inert):  # a dictionary of a foreign class
-            target.state = target = target.state if isinstance(target.state, dict) else {}
+            if not isinstance(target.state, dict):
+                target.state = {}
+            target = target.state
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
             if isinstance(key, (str, int, float, bool)):  # to hash a nested tuple may take for ever
                 target[key] = value

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from unmask.checkpoint.formats import mdlm
 from unmask.checkpoint.formats.foreign import Foreign, check_kind
 from unmask.checkpoint.safe_pickle import LazyTensor, plain, read_torch_file
-from unmask.core.errors import UserError
+from unmask.core.errors import UserError, reading
 
 
 def read_file(path: Path, weights: Literal["ema", "raw"]) -> Foreign:
@@ -20,7 +20,8 @@ def read_file(path: Path, weights: Literal["ema", "raw"]) -> Foreign:
     state = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(state, dict):
         raise UserError(f"{path} is no Lightning checkpoint: it holds no state_dict")
-    metadata = plain(content.get("hyper_parameters")) or {}
+    with reading(path):
+        metadata = plain(content.get("hyper_parameters")) or {}
     check_kind(metadata, str(path))
     lazy = mdlm.strip({name: value for name, value in state.items() if isinstance(value, LazyTensor)}, str(path))
     if weights == "ema":
