@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.sampling.samples import Samples as Samples
     from unmask.studies.evaluate import evaluate as evaluate
     from unmask.studies.fit_grid import fit_grid as fit_grid
-    from unmask.training.engine import Trainer as Trainer
+    from unmask.training.trainer import Trainer as Trainer
     from unmask.training.verbs import distill as distill
     from unmask.training.verbs import train as train
 
@@ -48,7 +48,7 @@ _HOMES = {
     # nouns
     "Checkpoint": "checkpoint.io",
     "Samples": "sampling.samples",
-    "Trainer": "training.engine",
+    "Trainer": "training.trainer",
     "DiT": "models.dit.network",
     "MDLM": "objectives.elbo",
     "AR": "objectives.ar",

@@ -44,7 +44,7 @@ from unmask.training.student import Student
 from unmask.training.watch import AttentionWatch, LossWatch
 
 if TYPE_CHECKING:
-    from unmask.training.engine import Trainer
+    from unmask.training.trainer import Trainer
 
 
 class Run:

@@ -20,7 +20,7 @@ from unmask.training.distributed import is_sharded, total_norm, whole, wrap
 from unmask.training.optim import adamw, clipped_scale, moments, step_with
 
 if TYPE_CHECKING:
-    from unmask.training.engine import Trainer
+    from unmask.training.trainer import Trainer
 
 Weights = Literal["raw", "ema"]
 

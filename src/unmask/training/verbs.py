@@ -23,10 +23,10 @@ from unmask.models.dit.network import DiT
 from unmask.objectives.ar import AR
 from unmask.objectives.elbo import MDLM
 from unmask.processes.schedule import Schedule, schedule_named
-from unmask.training.engine import Trainer
 from unmask.training.guard import Bounds, Guard
 from unmask.training.round_table import USUAL_PLAN, round_table
 from unmask.training.rounds import make_rounds
+from unmask.training.trainer import Trainer
 
 Corpora = str | Path | Sequence[str | Path]
 

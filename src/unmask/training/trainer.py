@@ -1,8 +1,6 @@
 """Trainer: how to train, as options; `fit` opens the run and hands over to the loop (loop.py).
 
 Running `fit` again with the same options continues the run in `out`; with others it is refused.
-
-Refuses to know any loss, any file format and torch.distributed.
 """
 
 from __future__ import annotations
@@ -32,25 +30,13 @@ from unmask.training.loop import Run
 from unmask.training.optim import Decay
 from unmask.training.progress import note
 
-# What may change between two sessions of one run: how it is watched, and where and how spread out it is computed.
+# What may change between two sessions of one run: how it is watched, where and how spread out it is computed, and how
+# long it is to be. A model it started from is known by its weights.
 FREE = {
-    f"trainer.{name}"
-    for name in (
-        "micro_batch",
-        "compile",
-        "device",
-        "parallel",
-        "eval_every",
-        "eval_batches",
-        "save_every",
-        "log_every",
-        "keep",
-        "tensorboard",
-        "progress",
-    )
-}
-FREE |= {"facts.teacher.source", "facts.from.source"}  # a model is known by its weights
-LENGTH = {"trainer.steps", "objective.curriculum.rounds"}  # a run may be made longer
+    "trainer.micro_batch", "trainer.compile", "trainer.device", "trainer.parallel", "trainer.eval_every",
+    "trainer.eval_batches", "trainer.save_every", "trainer.log_every", "trainer.keep", "trainer.tensorboard",
+    "trainer.progress", "trainer.steps", "objective.curriculum.rounds", "facts.teacher.source", "facts.from.source",
+}  # fmt: skip
 
 
 @dataclass
@@ -177,7 +163,7 @@ class Trainer:
             "torch": str(torch.__version__),
             "micro_batch": self.micro_batch,
         }
-        found = folder.claim(config, session, FREE | LENGTH, self.steps)
+        found = folder.claim(config, session, FREE, self.steps)
         start, last = found.step, found.session or {}
         if start > self.steps:
             raise UserError(
@@ -187,9 +173,7 @@ class Trainer:
         if start and found.steps != self.steps and self.decay != "constant":
             told = f"steps {found.steps} -> {self.steps}: the {self.decay} decay now ends at step {self.steps}"
             note(f"{told}; the weights will not be those of a run that was so long from the start", ranks.first)
-        changed = [
-            f"{name} {last[name]} -> {value}" for name, value in session.items() if last.get(name, value) != value
-        ]
+        changed = [f"{name} {last[name]} -> {now}" for name, now in session.items() if last.get(name, now) != now]
         if start and changed:
             warning = "since the last session: the weights will not be bit for bit those of an undisturbed run"
             note(f"{', '.join(changed)} {warning}", ranks.first)
