@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError, reading
+from unmask.core.progress import Progress, note, short
 from unmask.core.provenance import record
 from unmask.core.ranks import Ranks
 from unmask.core.streams import seed_of, stream
@@ -36,7 +37,6 @@ from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard, Look
 from unmask.training.metrics import BEHIND, Arrivals, MetricsLog, Window
 from unmask.training.optim import learning_rate
-from unmask.training.progress import Progress, note, short
 from unmask.training.rounds import Rounds
 from unmask.training.speed import Stopwatch, body_flops, head_flops, matmul_rate
 from unmask.training.stopping import Stop
@@ -89,7 +89,8 @@ class Run:
             if start:
                 self._restore(start)
             self.log = self._open_log(start, stack)
-            self.progress = stack.enter_context(Progress(trainer.steps, start, shown=trainer.progress and ranks.first))
+            self.progress = stack.enter_context(Progress(shown=trainer.progress and ranks.first))
+            self.progress.show("training", start, trainer.steps)
             if self.folder:
                 stack.enter_context(self.stop.listening(among_others=ranks.world > 1))
             if start == 0:
@@ -114,7 +115,7 @@ class Run:
     def _after(self, done: int) -> None:
         """Look at what has been done; report, evaluate and save where that is due; leave if asked to."""
         trainer = self.trainer
-        self.progress.advance(done)
+        self.progress.show("training", done, trainer.steps)
         round_ends = self.rounds is not None and self.rounds.begins(done)
         ends = round_ends or done == trainer.steps
         report_due = ends or done % trainer.log_every == 0
@@ -269,7 +270,7 @@ class Run:
         if self.log:
             self.log.write(done, values | {"sequences": score.sequences} | attention | (look.values if look else {}))
         beside = f", sample entropy {look.values['entropy']:.3f} nats" if look else ""
-        self.progress.milestone(done, f"{score}{beside}")
+        self.progress.milestone(f"{score}{beside}")
         entropies = [value for name, value in attention.items() if name.startswith("attention_entropy")]
         if not self.shape.causal and (news := self.attention.news(entropies)):
             note(f"step {done}: {news}", self.ranks.first)

@@ -16,6 +16,7 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint, dit_of, has_raw, load
 from unmask.core.errors import UserError
+from unmask.core.progress import note
 from unmask.core.provenance import device_name
 from unmask.core.ranks import Ranks, joined
 from unmask.data.loader import Loader
@@ -28,7 +29,6 @@ from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard
 from unmask.training.loop import Run
 from unmask.training.optim import Decay
-from unmask.training.progress import note
 
 # What may change between two sessions of one run: how it is watched, where and how spread out it is computed, and how
 # long it is to be. A model it started from is known by its weights.
