@@ -8,80 +8,80 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from unmask.core.errors import UserError
 from unmask.version import __version__
 
-if TYPE_CHECKING:
-    from unmask.checkpoint.io import Checkpoint, load, save
-    from unmask.inference.step_law import Factorised, register_step_law
-    from unmask.models.dit.network import DiT
-    from unmask.models.family import register_family
-    from unmask.objectives.ar import AR
-    from unmask.objectives.distil.cd4lm import CD4LM
-    from unmask.objectives.distil.mcd import MCD
-    from unmask.objectives.distil.sdtt import SDTT
-    from unmask.objectives.elbo import MDLM
-    from unmask.objectives.registry import register_objective
-    from unmask.plans.plan import register_plan
-    from unmask.processes import Masked, register_process
-    from unmask.processes.gaussian import GaussianDuality
-    from unmask.processes.schedule import Cosine, LogLinear
-    from unmask.sampling.sample import sample
-    from unmask.studies.evaluate import evaluate
-    from unmask.training.engine import Trainer
-
-__all__ = [
-    "AR",
-    "CD4LM",
-    "MCD",
-    "MDLM",
-    "SDTT",
-    "Checkpoint",
-    "Cosine",
-    "DiT",
-    "Factorised",
-    "GaussianDuality",
-    "LogLinear",
-    "Masked",
-    "Trainer",
-    "__version__",
-    "evaluate",
-    "load",
-    "register_family",
-    "register_objective",
-    "register_plan",
-    "register_process",
-    "register_step_law",
-    "sample",
-    "save",
-]
+if TYPE_CHECKING:  # `as` marks them as public for type checkers
+    from unmask.checkpoint.io import Checkpoint as Checkpoint
+    from unmask.checkpoint.io import load as load
+    from unmask.checkpoint.io import save as save
+    from unmask.data.verbs import prepare as prepare
+    from unmask.inference.step_law import Factorised as Factorised
+    from unmask.inference.step_law import register_step_law as register_step_law
+    from unmask.models.dit import DiT as DiT
+    from unmask.models.family import register_family as register_family
+    from unmask.objectives.ar import AR as AR
+    from unmask.objectives.distil.cd4lm import CD4LM as CD4LM
+    from unmask.objectives.distil.mcd import MCD as MCD
+    from unmask.objectives.distil.sdtt import SDTT as SDTT
+    from unmask.objectives.elbo import MDLM as MDLM
+    from unmask.objectives.registry import register_objective as register_objective
+    from unmask.plans.plan import register_plan as register_plan
+    from unmask.processes import Masked as Masked
+    from unmask.processes import register_process as register_process
+    from unmask.processes.gaussian import GaussianDuality as GaussianDuality
+    from unmask.processes.schedule import Cosine as Cosine
+    from unmask.processes.schedule import LogLinear as LogLinear
+    from unmask.sampling.sample import sample as sample
+    from unmask.sampling.samples import Samples as Samples
+    from unmask.studies.evaluate import evaluate as evaluate
+    from unmask.studies.fit_grid import fit_grid as fit_grid
+    from unmask.training.trainer import Trainer as Trainer
+    from unmask.training.verbs import distill as distill
+    from unmask.training.verbs import train as train
 
 _HOMES = {
-    "AR": "objectives.ar",
-    "CD4LM": "objectives.distil.cd4lm",
-    "MCD": "objectives.distil.mcd",
-    "MDLM": "objectives.elbo",
-    "SDTT": "objectives.distil.sdtt",
+    # verbs
+    "prepare": "data.verbs",
+    "train": "training.verbs",
+    "distill": "training.verbs",
+    "sample": "sampling.sample",
+    "evaluate": "studies.evaluate",
+    "fit_grid": "studies.fit_grid",
+    "load": "checkpoint.io",
+    "save": "checkpoint.io",
+    # nouns
     "Checkpoint": "checkpoint.io",
-    "Cosine": "processes.schedule",
+    "Samples": "sampling.samples",
+    "Trainer": "training.trainer",
     "DiT": "models.dit",
-    "Factorised": "inference.step_law",
     "Masked": "processes",
-    "register_family": "models.family",
-    "register_objective": "objectives.registry",
-    "register_plan": "plans.plan",
-    "register_process": "processes",
-    "register_step_law": "inference.step_law",
+    "Factorised": "inference.step_law",
+    "MDLM": "objectives.elbo",
+    "AR": "objectives.ar",
+    "MCD": "objectives.distil.mcd",
+    "SDTT": "objectives.distil.sdtt",
+    "CD4LM": "objectives.distil.cd4lm",
     "GaussianDuality": "processes.gaussian",
     "LogLinear": "processes.schedule",
-    "Trainer": "training.engine",
-    "evaluate": "studies.evaluate",
-    "load": "checkpoint.io",
-    "sample": "sampling.sample",
-    "save": "checkpoint.io",
+    "Cosine": "processes.schedule",
+    # what plug-ins call
+    "register_plan": "plans.plan",
+    "register_process": "processes",
+    "register_family": "models.family",
+    "register_step_law": "inference.step_law",
+    "register_objective": "objectives.registry",
 }
+
+__all__ = ["UserError", "__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"unmask.{_HOMES[name]}"), name)
+        found = globals()[name] = getattr(importlib.import_module(f"unmask.{_HOMES[name]}"), name)
+        return found
     raise AttributeError(f"module 'unmask' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,7 +1,11 @@
 """Lightning files: a pickle full of foreign objects, read for its tensors, never run."""
 
+import pickle
 import sys
+import time
 import types
+import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,7 +169,7 @@ def test_damaged_files_are_one_line(lightning_file, tmp_path):
     at = whole.index(b"data.pkl") + 200
     middle[at : at + 60] = bytes(60)
     path.write_bytes(middle)
-    with pytest.raises(UserError, match="damaged or half-written"):
+    with pytest.raises(UserError, match="is damaged"):
         load(path)
     path.write_text("not a checkpoint at all")
     with pytest.raises(UserError, match="not a whole torch checkpoint"):
@@ -173,3 +177,61 @@ def test_damaged_files_are_one_line(lightning_file, tmp_path):
     torch.save([1, 2], path)
     with pytest.raises(UserError, match="holds no state_dict"):
         load(path)
+
+
+def as_torch_file(path, program, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        archive.writestr("last/data.pkl", program)
+
+
+# a pair of the same pair of the same pair ...: some hundred bytes that mean 2^60 entries
+PAIRS = b"]q\x00" + b"h\x00\x86q\x00" * 60
+ENDLESS = {
+    "shared entries": b"}(X\n\x00\x00\x00state_dict}X\x10\x00\x00\x00hyper_parameters" + PAIRS + b"u.",
+    "a key that takes for ever to hash": b"}(" + PAIRS + b"K\x01u.",
+    "a name that takes for ever to print": PAIRS + PAIRS + b"\x93.",
+    "a storage of such a name": b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + PAIRS + b"tQ.",
+    "a place in the memo that needs 32 GB": b"K\x01r\xff\xff\xff\xff.",
+    "deep nesting": b"](" * 100_000 + b"e" * 100_000 + b".",
+    "no end": b"K\x01" * 1000,
+    "an empty stack": b"t.",
+    "a number of a million digits": b"I" + b"9" * 1_000_000 + b"\n.",
+    "a text longer than the file": b"\x8d" + b"\xff" * 7 + b"\x7f" + b"a.",
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_file_that_would_take_for_ever_is_one_line_at_once(tmp_path, what):
+    as_torch_file(tmp_path / "a.ckpt", b"\x80\x04" + ENDLESS[what])
+    start = time.monotonic()
+    with pytest.raises(UserError, match=r"a\.ckpt") as caught:
+        load(tmp_path / "a.ckpt")
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - start < 5
+
+
+def test_a_compressed_program_is_not_unpacked(tmp_path):
+    as_torch_file(tmp_path / "a.ckpt", b"\x80\x02" + b"0" * 10_000_000, zipfile.ZIP_DEFLATED)
+    with pytest.raises(UserError, match=r"a\.ckpt is damaged \(.*compressed"):
+        load(tmp_path / "a.ckpt")
+
+
+def test_a_tensor_of_more_numbers_than_it_has_is_damage(tmp_path):
+    from unmask.checkpoint.safe_pickle import read_torch_file
+
+    torch.save({"wide": torch.zeros(1).expand(10**12)}, tmp_path / "a.pt")
+    with pytest.raises(UserError, match=r"a\.pt is damaged \(a tensor of shape"):
+        read_torch_file(tmp_path / "a.pt")["wide"].read()
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_every_call_and_class_is_inert(tmp_path, foreign, protocol):
+    """os.system, exec and a class's own __setstate__, in the instructions of either protocol: none runs."""
+    bomb = pickle.dumps({"state_dict": foreign.Trap(), "more": foreign.Config({"a": 1})}, protocol)
+    system = b"\x80\x02cos\nsystem\nX" + len(call := b"touch executed").to_bytes(4, "little") + call + b"\x85R."
+    for program in (bomb, system):
+        as_torch_file(tmp_path / "a.ckpt", program)
+        with pytest.raises(UserError, match="holds no state_dict"):
+            load(tmp_path / "a.ckpt")
+    assert not foreign.marker.exists()
+    assert not Path("executed").exists()

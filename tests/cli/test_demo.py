@@ -28,7 +28,7 @@ def make(folder, causal):
     ("teacher", "judge", "line"),
     [
         ("masked", "masked", "masked is a masked model: a judge reads from left to right"),
-        ("causal", "causal", "causal is a causal model and has no mask state: give a --teacher"),
+        ("causal", "causal", "causal is a causal model and has no mask state: give a teacher"),
         ("masked", "nowhere", "the folder nowhere holds no model"),
     ],
 )

@@ -296,7 +296,7 @@ def test_a_report_replaces_reports_and_its_inputs_and_no_other_results(
 
 
 def test_off_a_terminal_every_finished_cell_is_a_line(place, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("unmask.cli.evaluate.OFTEN", 0.0)
+    monkeypatch.setattr("unmask.core.progress.OFTEN", 0.0)
     few = ["--models", "teacher=teacher", "--plans", "golden", "--steps", "2", "4", "--temperatures", "1.0"]
     words = ["evaluate", *few, "--n", "4", "--device", "cpu", "--out", str(tmp_path)]
     assert main(words) == 0
@@ -305,7 +305,7 @@ def test_off_a_terminal_every_finished_cell_is_a_line(place, tmp_path, monkeypat
         "1 of 2 done after TIME: teacher, golden, 2 steps, T = 1",
         "2 of 2 done after TIME: teacher, golden, 4 steps, T = 1",
     ]
-    monkeypatch.setattr("unmask.cli.evaluate.OFTEN", 60.0)
+    monkeypatch.setattr("unmask.core.progress.OFTEN", 60.0)
     assert main(words) == 0  # found at once: told once
     assert len(capsys.readouterr().err.splitlines()) == 1
 

@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from unmask.checkpoint.io import load
-from unmask.cli.main import Terminated, main, open_streams
+from unmask.cli.main import main, open_streams
+from unmask.core.errors import Terminated
 from unmask.sampling.sample import Run, sample
 from unmask.studies.ways import fitted_for_others, make_ways
 
@@ -348,21 +347,13 @@ def test_a_file_that_cannot_be_written_is_found_out_before_any_work(option, unma
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_folder_without_permission_is_found_out_before_any_work():
-    """As root, which may do anything, the command is run as nobody; the model that it names does not exist."""
-    script = (
-        "import os, sys\nimport unmask.cli.animation, unmask.cli.sample, unmask.sampling.sample\n"
-        "from unmask.cli.main import main\n"
-        "if os.getuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "sys.exit(main(['sample', '--model', 'nowhere/at/all', '--out', sys.argv[1]]))\n"
-    )
-    with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o500)
-        for target in (f"{name}/story.txt", f"{name}/new/folder/story.txt"):
-            done = subprocess.run([sys.executable, "-c", script, target], capture_output=True, text=True)
-            assert done.returncode == 2, done.stderr
-            assert done.stderr.startswith(f"unmask: cannot write {target}: permission denied")
-        Path(name).chmod(0o700)
+@pytest.mark.permissions
+def test_a_folder_without_permission_is_found_out_before_any_work(tmp_path, capsys):
+    """The model that the command names does not exist."""
+    (tmp_path / "shut").mkdir(mode=0o500)
+    for target in (tmp_path / "shut" / "story.txt", tmp_path / "shut" / "new" / "folder" / "story.txt"):
+        assert main(["sample", "--model", "nowhere/at/all", "--out", str(target)]) == 2
+        assert capsys.readouterr().err.startswith(f"unmask: cannot write {target}: permission denied")
 
 
 def test_models_that_cannot_serve_are_one_line(unmask, capsys, monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import unmask
 from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import load
 from unmask.cli.main import main
@@ -52,31 +53,29 @@ def test_train_then_train_on_from_its_weights(capsys, corpora, tmp_path):
 TERMINATED = """
 import os, signal, sys
 from unmask.cli.main import command
-from unmask.training.loop import Run
-update = Run._update
+from unmask.training.student import Student
+update = Student.update
 
-def updated(run, step, sums):
-    update(run, step, sums)
-    if step == 2:
-        os.kill(os.getpid(), signal.SIGTERM)
+def updated(student, step, sums, lr):
+    if step == 1:
+        os.kill(os.getpid(), getattr(signal, os.environ["SENT"]))
+    return update(student, step, sums, lr)
 
-Run._update = updated
+Student.update = updated
 command()
 """
 
 
-def test_sigterm_is_one_line_and_the_same_command_goes_on(capsys, corpora, tmp_path):
-    words = ["--data", corpora[0], *OPTIONS.split(), "--save_every", "1", "--out", str(tmp_path / "run")]
-    alike = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # or rounding differs
+@pytest.mark.parametrize(("sent", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
+def test_a_signal_saves_a_state_and_says_how_to_go_on(corpora, tmp_path, sent, code, word):
+    out = tmp_path / "run"
+    words = ["--data", corpora[0], *OPTIONS.split(), "--save_every", "0", "--out", str(out)]
     script = [sys.executable, "-c", TERMINATED, "train", *words]
-    ended = subprocess.run(script, capture_output=True, text=True, env=alike)
-    said = "unmask: terminated; what was saved is whole, and the same command goes on from it\n"
-    assert (ended.returncode, ended.stderr) == (143, said)
-    assert main(["train", *words]) == 0
-    assert "goes on from step 2 of 3" in capsys.readouterr().err
-    whole = [*words[:-1], str(tmp_path / "whole")]
-    assert run(capsys, *whole)[0] == 0
-    assert weights_hash(load(tmp_path / "run").model) == weights_hash(load(tmp_path / "whole").model)
+    ended = subprocess.run(script, capture_output=True, text=True, env={**os.environ, "SENT": sent})
+    said = f"unmask: {word}; step 2 of 3 is saved in {out}: the same command goes on\n"
+    assert (ended.returncode, ended.stderr.splitlines(keepends=True)[-1]) == (code, said)
+    assert "saving after this step" in ended.stderr
+    assert [path.name for path in (out / "state").iterdir()] == ["step-00000002"]
 
 
 def test_training_on_keeps_the_schedule(capsys, corpora, tmp_path):
@@ -121,6 +120,18 @@ def test_a_masked_model_does_not_become_a_causal_one(capsys, corpora, tmp_path):
     assert "is a masked model: leave out --objective ar" in error
 
 
+def test_in_python_too_and_in_any_size(capsys, corpora, tmp_path):
+    model = unmask.train(corpora[0], preset="tiny", length=12, hidden=32, blocks=2, heads=1, cond=8, steps=3, batch=4,
+                         eval_batches=1, device="cpu", progress=False).model  # fmt: skip
+    assert (model.config.hidden, model.config.blocks, model.config.heads, model.config.cond) == (32, 2, 1, 8)
+    words = ["--hidden", "32", "--blocks", "2", "--heads", "1", "--cond", "8", "--threads", "1", "--out"]
+    assert run(capsys, "--data", corpora[0], *OPTIONS.split(), *words, str(tmp_path / "run"))[0] == 0
+    assert weights_hash(load(tmp_path / "run").model) == weights_hash(model)
+    assert run(capsys, "--data", corpora[0], *OPTIONS.split()) == (
+        2, "unmask: --out must be given: the folder that the run lives in\n",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -133,8 +144,8 @@ def test_a_masked_model_does_not_become_a_causal_one(capsys, corpora, tmp_path):
         (["--data", "CORPUS", "--length", "5000"], "less than one block of 5000"),
         (["--data", "CORPUS", "--length", "600"], "the validation split"),
         (["--data", "CORPUS", "--device", "gpu"], "did you mean 'cpu'?"),
-        (["--data", "CORPUS", "--objective", "ar", "--plan", "golden"], "--objective ar has none"),
-        (["--data", "CORPUS", "--objective", "ar", "--plan_steps", "4"], "--objective ar has none"),
+        (["--data", "CORPUS", "--objective", "ar", "--plan", "golden"], "the objective ar has none"),
+        (["--data", "CORPUS", "--objective", "ar", "--plan_steps", "4"], "the objective ar has none"),
         (["--data", "CORPUS", "--plan_steps", "0"], "plan_steps is a number of sampling steps: at least 1, not 0"),
         (["--data", "CORPUS", "--plan", "stride"], "give plan_steps"),
         (["--data", "CORPUS", "--parallel", "fsdp"], "torchrun"),

@@ -31,7 +31,7 @@ def corpus(write_corpus, tmp_path_factory):
 
 
 def two_processes(*arguments: str) -> subprocess.CompletedProcess[str]:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "unmask"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run([*launch, *arguments], capture_output=True, text=True, env=environment)
 
@@ -54,7 +54,7 @@ def test_a_run_handed_from_one_to_two_sharded_to_two_copied_to_one(corpus, tmp_p
     run([*common, "--steps", "8", "--out", str(alone)])
     run([*common, "--steps", "2", "--out", str(handed)])
     for steps, kind in (("4", "fsdp"), ("6", "ddp")):
-        done = two_processes(*common, "--steps", steps, "--parallel", kind, "--out", str(handed))
+        done = two_processes("-m", "unmask", *common, "--steps", steps, "--parallel", kind, "--out", str(handed))
         assert done.returncode == 0, done.stderr
         assert "processes 1 -> 2" in done.stderr or kind == "ddp"
         assert len(list((handed / "state" / f"step-0000000{steps}").glob("*.safetensors"))) == 2
@@ -77,7 +77,38 @@ def test_a_run_handed_from_one_to_two_sharded_to_two_copied_to_one(corpus, tmp_p
 
 def test_a_users_mistake_is_told_by_every_process_and_nobody_hangs(corpus, tmp_path):
     options = [*OPTIONS.split(), "--batch", "7", "--out", str(tmp_path / "run")]
-    done = two_processes("train", "--data", str(corpus), *options)
+    done = two_processes("-m", "unmask", "train", "--data", str(corpus), *options)
     assert done.returncode != 0
     assert "batch 7 is not a multiple of the 2 processes" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+TERMINATED = """
+import os, signal
+from unmask.cli.main import command
+from unmask.training.student import Student
+update = Student.update
+
+def updated(student, step, sums, lr):
+    if step == 2 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return update(student, step, sums, lr)
+
+Student.update = updated
+command()
+"""
+
+
+def test_a_signal_to_one_process_saves_one_whole_state_of_all(corpus, tmp_path):
+    (tmp_path / "script.py").write_text(TERMINATED)
+    words = f"--steps 8 --save_every 0 --log_every 3 --out {tmp_path / 'run'}"
+    options = [*OPTIONS.split(), *words.split()]
+    done = two_processes(str(tmp_path / "script.py"), "train", "--data", str(corpus), *options)
+    assert done.returncode != 0
+    assert "of 8 is saved in" in done.stderr
+    [state] = (tmp_path / "run" / "state").iterdir()
+    assert tensors(state)["adam.n.embedding.weight"] == int(state.name[5:]) < 8
+    run(["train", "--data", str(corpus), *options])
+    run(["train", "--data", str(corpus), *options[:-1], str(tmp_path / "alone")])
+    ended, alone = (tensors(tmp_path / name / "state" / "step-00000008") for name in ("run", "alone"))
+    assert all(torch.allclose(ended[name], value, rtol=0, atol=1e-4) for name, value in alone.items())

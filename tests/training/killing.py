@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from unmask.core import files
-from unmask.training.engine import Trainer
+from unmask.training.trainer import Trainer
 
 
 def small_trainer(out: str, *, steps: int, eval_every: int) -> Trainer:

@@ -1,14 +1,10 @@
 """The engine's small parts, each alone: learning rate, clipping, the watch on the loss, the log, the diff."""
 
-import io
 import json
 import math
-import re
-from functools import partial
 
 import pytest
 import torch
-from rich.console import Console
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -17,7 +13,6 @@ from unmask.models.family import family_of
 from unmask.training.folder import differences
 from unmask.training.metrics import lines_until
 from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
-from unmask.training.progress import Progress
 from unmask.training.watch import PATIENCE, LossWatch
 
 
@@ -122,20 +117,3 @@ def test_operations_are_counted_as_torch_counts_them():
         model.logits(model.features(z))
     ours = 4 * 32 * sum(family_of(model).flops(model, 32))
     assert counter.get_total_flops() == pytest.approx(ours, rel=0.02)  # torch also counts the tiny conditioning path
-
-
-@pytest.mark.parametrize(
-    ("width", "kept"), [(120, ["loss", "tokens/s", "MFU"]), (70, ["loss", "tokens/s"]), (60, ["loss"]), (44, [])]
-)
-def test_a_narrow_bar_keeps_the_count_and_the_time_and_gives_up_speed_first(monkeypatch, width, kept):
-    screen = io.StringIO()
-    narrow = partial(Console, file=screen, force_terminal=True, width=width, color_system=None)
-    monkeypatch.setattr("unmask.training.progress.Console", lambda **options: narrow(soft_wrap=True))
-    with Progress(15000, 0, shown=True) as bar:
-        bar.numbers(loss="5.123", **{"tokens/s": "12.3k", "MFU": "42%"})
-        bar.advance(1200)
-    last = [line for line in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]|\r", "", screen.getvalue()).split("\n") if line.strip()][-1]
-    assert " 1200/15000" in last
-    assert re.search(r"left (-:--:--|\d:\d\d:\d\d)", last)
-    assert [word for word in ("loss", "tokens/s", "MFU") if word in last] == kept
-    assert "…" not in last

@@ -1,4 +1,4 @@
-"""What a run keeps to go on from: plain files; a damaged one is told from a device without room."""
+"""What a run keeps to go on from: plain files; damage is one line."""
 
 import json
 import shutil
@@ -43,12 +43,33 @@ def test_a_damaged_state_says_what_to_remove_and_then_the_run_goes_on(model, tra
     assert trainer(steps=6).fit(model, MDLM(), corpus).provenance["step"] == 6
 
 
-def test_a_state_that_finds_no_room_on_the_device_is_not_called_damaged(model, trainer, corpus, monkeypatch):
+@pytest.mark.parametrize(
+    ("file", "text", "line"),
+    [
+        ("run.json", "{", "the run's config .*run.json is damaged"),
+        ("run.json", '{"sessions": []}', "run.json is damaged .'config' is missing"),
+        ("checkpoint/provenance.json", '{"step": "x"}', "provenance.json is damaged"),
+        ("state/step-00000002/index.json", '{"format": 3}', "step-00000002 is damaged .'version' is missing"),
+        ("state/step-00000002/index.json", "[]", "step-00000002 is damaged"),
+        ("state/step-00000002/index.json", "without facts", "step-00000002 is damaged .'watch' is missing"),
+    ],
+)
+def test_damage_is_one_line_that_names_the_file(model, trainer, corpus, tmp_path, file, text, line):
+    trainer(steps=2).fit(model, MDLM(), corpus)
+    path = tmp_path / "run" / file
+    if text == "without facts":
+        text = json.dumps({**json.loads(path.read_text()), "facts": {}})
+    path.write_text(text)
+    with pytest.raises(UserError, match=line):
+        trainer(steps=4).fit(model, MDLM(), corpus)
+
+
+def test_a_state_that_finds_no_memory_on_the_device_is_not_called_damaged(model, trainer, corpus, monkeypatch):
     trainer(steps=2).fit(model, MDLM(), corpus)
 
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("unmask.training.state._fill", full)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(UserError, match="does not fit in the memory"):
         trainer(steps=4).fit(model, MDLM(), corpus)

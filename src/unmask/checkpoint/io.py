@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
-from unmask.checkpoint.tensors import check_finite, read_tensors, write_tensors
+from unmask.checkpoint.tensors import at_most_these, check_finite, read_tensors, write_tensors
 from unmask.core.errors import UserError, os_errors, reading, unknown
 from unmask.core.files import fresh_folder, read_json, sha256_file, write_json, write_text
 from unmask.data.tokenizer import Tokenizer
@@ -255,7 +255,8 @@ def _check_file(path: Path, digest: str) -> None:
 
 def _model(family: str, config: Any, weights: Mapping[str, Tensor], where: Path) -> Any:
     check_finite(weights, str(where))
-    return assemble(family_named(family), config, weights, str(where))
+    with at_most_these(weights, str(where)):
+        return assemble(family_named(family), config, weights, str(where))
 
 
 def _published(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from unmask.checkpoint.safe_pickle import LazyTensor, plain, read_torch_file
-from unmask.core.errors import UserError
+from unmask.core.errors import UserError, reading
 from unmask.models.dit import published
 
 
@@ -22,7 +22,8 @@ def read_lightning(path: Path, weights: Literal["ema", "raw"]) -> tuple[Mapping[
     state = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(state, dict):
         raise UserError(f"{path} is no Lightning checkpoint: it holds no state_dict")
-    metadata = plain(content.get("hyper_parameters")) or {}
+    with reading(path):
+        metadata = plain(content.get("hyper_parameters")) or {}
     published.check_kind(metadata, str(path))
     lazy = published.strip({name: value for name, value in state.items() if isinstance(value, LazyTensor)}, str(path))
     if weights == "ema":

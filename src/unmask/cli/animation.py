@@ -1,24 +1,22 @@
-"""`--gif` and `--html`: one sample's way from blank to text, saved as an animation.
+"""`--gif` and `--html`: one sample from blank to text, saved as an animation, each token coloured by its step.
 
 The end is known when it is saved, so every token has its place from the start and hidden ones are blocks of their own
 width: the text appears, it does not move. Only a token that remasking takes back may have had another width.
-Refuses to know how tokens are drawn.
 
 Shapes: T frames, the first before any step; L positions.
 """
 
 from __future__ import annotations
 
+import colorsys
 import io
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.cli.animation_page import PAGE
 from unmask.cli.watch import token_texts
 from unmask.core.errors import UserError
 from unmask.core.files import write_bytes, write_text
@@ -27,7 +25,8 @@ from unmask.sampling.samples import StepView
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from PIL.ImageFont import FreeTypeFont
+
+HUES = 45, 265  # degrees, from the first step to the last: yellow, green, blue
 
 
 @dataclass(frozen=True)
@@ -39,9 +38,18 @@ class Film:
     given_L: list[bool]
     caption: str
 
-    def is_new(self, frame: int, before: int, i: int) -> bool:
-        now = self.texts_TL[frame][i]
-        return now is not None and now != self.texts_TL[before][i]
+    @property
+    def steps(self) -> int:
+        return len(self.texts_TL) - 1
+
+    @cached_property
+    def since_TL(self) -> list[list[int]]:
+        """The step at which what stands there appeared."""
+        since_TL = [[0] * len(self.final_L)]
+        for step in range(1, len(self.texts_TL)):
+            same_L = (now == before for now, before in zip(*self.texts_TL[step - 1 : step + 1], strict=True))
+            since_TL.append([since if same else step for since, same in zip(since_TL[-1], same_L, strict=True)])
+        return since_TL
 
 
 class Camera:
@@ -82,33 +90,26 @@ def check_name(path: Path | None, suffix: str) -> None:
         raise UserError(f"--{suffix[1:]} writes a {suffix} file: {str(path)!r} must end in {suffix}")
 
 
-# --- html -------------------------------------------------------------------------------------------------------------
-
-
 def save_html(film: Film, path: Path) -> None:
     """A page that needs nothing else: the tokens, and for each of them the steps at which it changes."""
-    changes_L: list[list[list[Any]]] = [[] for _ in film.final_L]
-    for step, texts_L in enumerate(film.texts_TL):
-        for i, text in enumerate(texts_L):
-            if step == 0 or text != film.texts_TL[step - 1][i]:
-                changes_L[i].append([step, text])
-    content = {"final": film.final_L, "given": film.given_L, "changes": changes_L, "steps": len(film.texts_TL) - 1}
-    # inside <script> only "<" could end the block; as a JSON escape it stays the same text
-    data = json.dumps(content, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    filled = {"CAPTION": _escape(film.caption), "TEXT": _escape("".join(film.final_L)), "DATA": data}
-    write_text(path, re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found.group(1)], PAGE))
+    from jinja2 import Environment, FileSystemLoader
 
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    changes_L = [
+        [[step, texts_L[i]] for step, texts_L in enumerate(film.texts_TL) if film.since_TL[step][i] == step]
+        for i in range(len(film.final_L))
+    ]
+    data = {"final": film.final_L, "given": film.given_L, "changes": changes_L, "steps": film.steps}
+    page = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True).get_template(
+        "animation.html.j2"
+    )
+    write_text(path, page.render(film=film, data=data, hues=HUES))
 
 
 # --- gif --------------------------------------------------------------------------------------------------------------
 
 FINE = 2  # drawn so many times larger and scaled down: smooth letters and corners
-WIDTH, MARGIN, SIZE, LINE, SMALL = 880, 44, 21, 34, 15  # pixels of the finished picture
-PAPER, INK, FAINT, BLANK = "#fbfaf6", "#22252a", "#8a8b86", "#e4e2da"
-FRESH, GIVEN, BAR = "#ffdf80", "#1a5fb4", "#e0a100"
+WIDTH, MARGIN, SIZE, LINE, SMALL = 880, 44, 21, 36, 15  # pixels of the finished picture
+PAPER, INK, FAINT, BLANK, GIVEN = "#fbfaf6", "#22252a", "#8a8b86", "#e4e2da", "#1a5fb4"
 MOST_FRAMES = 160
 FIRST, LAST = 900, 4000  # milliseconds; the frames between share SPAN
 SPAN, SHORTEST, LONGEST = 7000, 50, 500
@@ -170,46 +171,55 @@ class _Painter:
         self.film = film
         self.font, self.small = _font(SIZE * FINE), _font(SMALL * FINE)
         measure = lru_cache(maxsize=None)(self.font.getlength)
-        room = (WIDTH - 2 * MARGIN) * FINE
-        self.pieces_T = [lay_out(texts_L, room, measure) for texts_L in self._full_texts()]
+        across = (WIDTH - 2 * MARGIN) * FINE
+        full_TL = (
+            [final if text is None else text for text, final in zip(texts_L, film.final_L, strict=True)]
+            for texts_L in film.texts_TL
+        )
+        self.pieces_T = [lay_out(texts_L, across, measure) for texts_L in full_TL]
         lines = 1 + max((piece.line for pieces in self.pieces_T for piece in pieces), default=0)
         self.caption = film.caption
-        while self.small.getlength(self.caption) > 0.7 * room:
+        while self.small.getlength(self.caption) > 0.7 * across:
             self.caption = self.caption[:-2] + "…"
         self.size = WIDTH * FINE, (2 * MARGIN + lines * LINE + 2 * SMALL) * FINE
 
-    def _full_texts(self) -> Iterator[list[str]]:
-        """Each frame's text with what is hidden at its place."""
-        for texts_L in self.film.texts_TL:
-            yield [final if text is None else text for text, final in zip(texts_L, self.film.final_L, strict=True)]
-
     def paint(self, frame: int, before: int) -> Image:
-        """One frame; tokens that were not there in the frame `before` are highlighted."""
+        """One frame; tokens that appeared after the frame `before` stand out."""
         from PIL import Image, ImageDraw
 
-        film, steps = self.film, len(self.film.texts_TL) - 1
+        film, steps = self.film, self.film.steps
         image = Image.new("RGB", self.size, PAPER)
         draw = ImageDraw.Draw(image)
         for piece in self.pieces_T[frame]:
-            i = piece.token
+            since, given = film.since_TL[frame][piece.token], film.given_L[piece.token]
             left, top = MARGIN * FINE + piece.x, (MARGIN + piece.line * LINE) * FINE
-            is_hidden, is_new = film.texts_TL[frame][i] is None, film.is_new(frame, before, i)
-            gap = FINE if is_hidden else -2 * FINE  # blocks stand apart, a highlight reaches around its word
+            is_hidden = film.texts_TL[frame][piece.token] is None
+            gap = FINE if is_hidden else 0  # blocks stand apart
             box = left + gap, top, left + piece.width - gap, top + (LINE - 6) * FINE
-            if (is_hidden or is_new) and box[0] < box[2]:
-                draw.rounded_rectangle(box, radius=4 * FINE, fill=BLANK if is_hidden else FRESH)
+            if not given and box[0] < box[2]:
+                colour = BLANK if is_hidden else _colour(since / max(1, steps), is_new=since > before)
+                draw.rounded_rectangle(box, radius=4 * FINE, fill=colour)
             if not is_hidden:
                 middle = top + (LINE - 6) * FINE / 2
-                draw.text((left, middle), piece.text, GIVEN if film.given_L[i] else INK, self.font, anchor="lm")
+                draw.text((left, middle), piece.text, GIVEN if given else INK, self.font, anchor="lm")
         width, height = self.size
         foot = height - MARGIN * FINE
         draw.text((MARGIN * FINE, foot), f"step {frame} of {steps}", INK, self.small, anchor="lm")
         draw.text((width - MARGIN * FINE, foot), self.caption, FAINT, self.small, anchor="rm")
-        draw.rectangle((0, height - 5 * FINE, width * frame / max(1, steps), height), fill=BAR)
+        for step in range(1, frame + 1):
+            ends = width * (step - 1) / steps, width * step / steps
+            draw.rectangle((ends[0], height - 6 * FINE, ends[1], height), fill=_colour(step / steps, is_new=True))
         return image.reduce(FINE)
 
 
-def _font(size: int) -> FreeTypeFont:
+def _colour(share: float, is_new: bool) -> tuple[int, int, int]:
+    """Of a step, 0 the first and 1 the last; strong where a token is new, pale afterwards."""
+    hue = (HUES[0] + (HUES[1] - HUES[0]) * share) / 360
+    red, green, blue = colorsys.hls_to_rgb(hue, 0.72 if is_new else 0.88, 0.9)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def _font(size: int) -> Any:
     from matplotlib import get_data_path
     from PIL import ImageFont
 
@@ -220,12 +230,11 @@ def save_gif(film: Film, path: Path) -> None:
     """Very many steps are thinned out: a frame then shows several steps' tokens as new."""
     from PIL import Image
 
-    steps = len(film.texts_TL) - 1
-    most = min(steps, MOST_FRAMES)
-    kept = [round(k * steps / most) for k in range(most + 1)]
-    shots = [*zip(kept, [0, *kept], strict=False), (steps, steps)]  # (frame, the one before); at last nothing is new
+    most = min(film.steps, MOST_FRAMES)
+    kept = [round(k * film.steps / most) for k in range(most + 1)]
+    shots = [*zip(kept, [0, *kept], strict=False), (film.steps, film.steps)]  # (frame, the one before); at last none
     painter = _Painter(film)
-    palette = _palette([painter.paint(*shots[k]) for k in (0, len(shots) // 2, -2, -1)])
+    palette = _palette([painter.paint(*shot) for shot in (*shots[:: 1 + len(shots) // 8], shots[-1])])
     images = (painter.paint(*shot).quantize(palette=palette, dither=Image.Dither.NONE) for shot in shots)
     between = max(SHORTEST, min(LONGEST, SPAN // most))
     durations = [FIRST, *[between] * most, LAST]
@@ -241,4 +250,4 @@ def _palette(images: list[Image]) -> Image:
     sheet = Image.new("RGB", (images[0].width, sum(image.height for image in images)))
     for k, image in enumerate(images):
         sheet.paste(image, (0, k * image.height))
-    return sheet.quantize(64)
+    return sheet.quantize(128)

@@ -60,10 +60,10 @@ def _check_folder(out: Path) -> None:
 
 def _checked(teacher: str, judge: str) -> int:
     """The teacher's length; a model that a later command would refuse is refused before the first one runs."""
-    from unmask.cli.distill import load_teacher
     from unmask.core.errors import UserError
     from unmask.metrics.judges import load_judge
     from unmask.studies.checks import check_judge
+    from unmask.training.verbs import load_teacher
 
     source = load_teacher(teacher)
     if source.tokenizer is None:

@@ -1,13 +1,12 @@
 """`unmask duality`: the Gaussian-discrete duality in numbers and a figure, from real draws.
 
 The full K-dimensional latent and the scalar rule u < gamma are run on the same noise and must agree draw for draw.
-Refuses to know models and text. Shapes: N draws, K states with the mask.
+Shapes: N draws, K states with the mask.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,18 +23,6 @@ if TYPE_CHECKING:
 TIMES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the schedule, for the rows nobody chose
 MOST_STATES = 1_000_000  # a latent is simulated whole; the library's GaussianDuality has no such limit
 _CHUNK = 2**20  # latent coordinates at a time: 8 MB
-
-
-@dataclass(frozen=True)
-class Row:
-    """The latent's calibration at one gamma."""
-
-    t: float | None  # None where gamma is below the schedule's last value
-    gamma: float
-    ratio: float  # alpha / sigma, signed
-    alpha: float
-    sigma: float
-    below_one_over_K: bool
 
 
 @dataclass(frozen=True)
@@ -58,15 +45,23 @@ class Simulation:
     u_N: Tensor
 
 
-def calibration_table(duality: GaussianDuality, schedule: Schedule, gammas: Sequence[float]) -> list[Row]:
-    """The signed calibration of each gamma; rows below 1/K, where alpha is negative, are marked."""
+def calibration_table(duality: GaussianDuality, schedule: Schedule, gammas: Sequence[float]) -> list[dict[str, Any]]:
+    """The signed calibration of each gamma; below 1/K alpha is negative, below the schedule's last value t is None."""
     import torch
 
     gamma = torch.tensor(gammas, dtype=torch.float64)
     found = duality.calibrate(gamma, signed=True)
-    times = [t if g >= schedule.eps else None for g, t in zip(gammas, schedule.inverse(gamma).tolist(), strict=True)]
-    numbers = zip(times, gammas, found.ratio.tolist(), found.alpha.tolist(), found.sigma.tolist(), strict=True)
-    return [Row(*row, below_one_over_K=row[1] < 1 / duality.K) for row in numbers]
+    columns = (schedule.inverse(gamma), gamma, found.ratio, found.alpha, found.sigma)
+    rows = [dict(zip(("t", "gamma", "ratio", "alpha", "sigma"), row, strict=True)) for row in _rows(columns)]
+    return [
+        row
+        | {"t": row["t"] if row["gamma"] >= schedule.eps else None, "below_one_over_K": row["gamma"] < 1 / duality.K}
+        for row in rows
+    ]
+
+
+def _rows(columns: Sequence[Tensor]) -> list[tuple[float, ...]]:
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def draw_noise(K: int, seed: int, draws: range) -> tuple[Tensor, Tensor]:
@@ -86,7 +81,7 @@ def simulate(
     gammas: Sequence[float],
     draws: int,
     seed: int,
-    advance: Callable[[int], object] = lambda count: None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Simulation:
     """Every gamma on the same draws: project the latent w in K dimensions, and compare u with gamma."""
     import torch
@@ -100,11 +95,12 @@ def simulate(
     parts_survives: list[Tensor] = []
     at_once = max(1, _CHUNK // duality.K)
     for start in range(0, draws, at_once):
+        if progress:
+            progress(f"latents in {duality.K:,} dimensions", start, draws)
         eps_NK, k_N = draw_noise(duality.K, seed, range(start, min(start + at_once, draws)))
         latents = (duality.latent(eps_NK, k_N, calibration) for calibration in calibrations)
         parts_survives.append(torch.stack([duality.project(w_NK, k_N) for w_NK in latents]))
         parts_u.append(duality.u_of_noise(eps_NK, k_N))
-        advance(len(k_N))
     u_N = torch.cat(parts_u)
     outcomes = [
         _outcome(gamma, survives_N, ~is_masked(u_N, gamma), u_N)
@@ -115,8 +111,7 @@ def simulate(
 
 def _outcome(gamma: float, projected_N: Tensor, scalar_N: Tensor, u_N: Tensor) -> Outcome:
     N = len(u_N)
-    deviation = int(projected_N.sum()) / N - gamma
-    standard_error = math.sqrt(gamma * (1 - gamma) / N)
+    deviation, standard_error = int(projected_N.sum()) / N - gamma, math.sqrt(gamma * (1 - gamma) / N)
     return Outcome(
         gamma=gamma,
         survived=int(projected_N.sum()),
@@ -155,33 +150,33 @@ def duality(
     """
     import torch
 
-    from unmask.core.files import check_writable
+    from unmask.core.progress import Progress
     from unmask.core.provenance import record
+    from unmask.core.show import check_figure
     from unmask.processes.gaussian import GaussianDuality
     from unmask.processes.schedule import schedule_named
 
     if figure is None and not json:
         figure = Path("duality.png")
-    if figure is not None:
-        from unmask.cli.duality_figure import check_format, draw_figure
-
-        check_format(figure)
-    check_writable(figure)
+    check_figure(figure)
     law = GaussianDuality(states)
     if states > MOST_STATES:
         raise UserError(f"--states {states} is too many to simulate: at most {MOST_STATES}")
     through_time = schedule_named(schedule)
     gammas = gamma or through_time.gamma(torch.tensor(TIMES, dtype=torch.float64)).tolist()
-    table = calibration_table(law, through_time, gammas)
-    simulation = _simulate_with_progress(law, gammas, draws, seed)
+    calibration = calibration_table(law, through_time, gammas)
+    with Progress(transient=True) as progress:
+        simulation = simulate(law, gammas, draws, seed, progress.show)
     if figure is not None:
+        from unmask.cli.duality_figure import draw_figure
+
         draw_figure(figure, law, through_time, simulation.u_N, seed)
     report: dict[str, Any] = {
         "states": states,
         "schedule": schedule,
         "draws": draws,
         "seed": seed,
-        "calibration": [asdict(row) for row in table],
+        "calibration": calibration,
         "simulation": [asdict(outcome) for outcome in simulation.outcomes],
         "disagreements": sum(outcome.disagreements for outcome in simulation.outcomes),
         "nearest_tie": min(outcome.nearest_tie for outcome in simulation.outcomes),
@@ -192,50 +187,29 @@ def duality(
 
         print(dumps(report | {"provenance": record()}, indent=2))
     else:
-        _print_tables(table, simulation.outcomes, report)
+        _print_tables(report)
 
 
-def _simulate_with_progress(law: GaussianDuality, gammas: Sequence[float], draws: int, seed: int) -> Simulation:
+def _print_tables(report: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task(f"latents in {law.K:,} dimensions", total=draws)
-        return simulate(law, gammas, draws, seed, advance=lambda count: progress.advance(task, count))
+    from unmask.core.show import table
 
-
-def _print_tables(table: list[Row], outcomes: list[Outcome], report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
+    calibration = [
+        ["-" if row["t"] is None else f"{row['t']:.4g}", f"{row['gamma']:.6g}", f"{row['ratio']:+.6f}",
+         f"{row['alpha']:+.6f}", f"{row['sigma']:.6f}", "below 1/K: α̃ < 0" if row["below_one_over_K"] else ""]
+        for row in report["calibration"]
+    ]  # fmt: skip
+    both = [
+        [f"{row['gamma']:.6g}", f"{row['survived']:,}", f"{row['survived_scalar']:,}", f"{row['disagreements']}",
+         f"{row['deviation']:+.5f}", f"{row['standard_error']:.5f}", f"{row['z']:+.2f}"]
+        for row in report["simulation"]
+    ]  # fmt: skip
     console = Console(highlight=False)
-    calibration = Table(title=f"Calibration: α̃/σ̃ = F⁻¹(γ), K = {report['states']:,}")
-    for name in ("t", "γ", "α̃/σ̃", "α̃", "σ̃"):
-        calibration.add_column(name, justify="right")
-    calibration.add_column("")
-    for row in table:
-        calibration.add_row(
-            "-" if row.t is None else f"{row.t:.4g}",
-            f"{row.gamma:.6g}",
-            f"{row.ratio:+.6f}",
-            f"{row.alpha:+.6f}",
-            f"{row.sigma:.6f}",
-            "below 1/K: α̃ < 0" if row.below_one_over_K else "",
-        )
-    both = Table(title=f"The full latent and the scalar rule on the same {report['draws']:,} draws")
-    for name in ("γ", "survived", "u < γ", "differ", "share - γ", "std. error", "z"):
-        both.add_column(name, justify="right")
-    for outcome in outcomes:
-        both.add_row(
-            f"{outcome.gamma:.6g}",
-            f"{outcome.survived:,}",
-            f"{outcome.survived_scalar:,}",
-            f"{outcome.disagreements}",
-            f"{outcome.deviation:+.5f}",
-            f"{outcome.standard_error:.5f}",
-            f"{outcome.z:+.2f}",
-        )
-    console.print(calibration, both)
+    title = f"Calibration: α̃/σ̃ = F⁻¹(γ), K = {report['states']:,}"
+    console.print(table(title, ("t", "γ", "α̃/σ̃", "α̃", "σ̃", ""), calibration))
+    title = f"The full latent and the scalar rule on the same {report['draws']:,} draws"
+    console.print(table(title, ("γ", "survived", "u < γ", "differ", "share - γ", "std. error", "z"), both))
     if report["disagreements"]:
         console.print(f"[bold red]{report['disagreements']} disagreements: a fault of this program, please report it")
     else:

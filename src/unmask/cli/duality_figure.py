@@ -1,12 +1,11 @@
 """The paper's two figures, made from real draws: the latent paths and their projection, and u against gamma.
 
 One sentence of L tokens gets one fixed noise in K dimensions a token. The bottom panel shows all of them, the top
-panels follow one. Refuses to know how a verb is called. Shapes: L tokens, K states, T times.
+panels follow one. Shapes: L tokens, K states, T times.
 """
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,33 +13,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError
-from unmask.core.files import write_bytes
+from unmask.core.show import FADED, INK, STYLE, save_figure
 from unmask.core.streams import stream
 from unmask.processes.gaussian import GaussianDuality
 from unmask.processes.schedule import Schedule
 
-FORMATS = (".png", ".svg", ".pdf")
 SENTENCE = ("what", "falls", "on", "the", "wall", "is", "only", "the", "shadow", "of", "one", "fixed", "noise")
 S, T = 0.35, 0.65  # the times of the teacher's and the student's view
 STRONGEST = 5  # rivals shown in colour
 
-BLUE, ORANGE, GREEN, GREY, INK, FADED = "#0072b2", "#d55e00", "#009e73", "#9aa0a6", "#2b2b2b", "#6b7075"
+BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#9aa0a6"
 VIEWS = ((S, "s", "#6a3d9a"), (T, "t", "#c2185b"))  # time, its letter, its colour
 REGIONS = {
     "identity": (GREY, "identity: both see it"),
     "reconstruct": (GREEN, "reconstruction: only the teacher sees it"),
     "distil": (ORANGE, "distillation: neither sees it"),
-}
-STYLE = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "text.color": INK,
-    "legend.frameon": False,
 }
 
 
@@ -70,17 +57,11 @@ class Scene:
         return "reconstruct" if self.seen_s_L[i] else "distil"
 
 
-def check_format(path: Path) -> None:
-    if path.suffix.lower() not in FORMATS:
-        raise UserError(f"a figure's name must end in {', '.join(FORMATS)}, not {str(path)!r}")
-
-
 def draw_figure(path: Path, duality: GaussianDuality, schedule: Schedule, u_N: Tensor, seed: int) -> None:
     """Draw and write the figure; u_N are the simulation's draws of u, shown as the empirical law of Y."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    check_format(path)
     scene = compose(duality, schedule, seed)
     with rc_context(STYLE):
         figure = Figure(figsize=(13, 8.6), layout="constrained")
@@ -91,17 +72,12 @@ def draw_figure(path: Path, duality: GaussianDuality, schedule: Schedule, u_N: T
         _draw_projections([at_s, at_t], scene)
         _draw_law(law, scene, u_N)
         _draw_sentence(bottom.subplots(), scene)
-        figure.suptitle(
+        title = (
             f"Masking is the shadow of a Gaussian: one fixed noise in K = {duality.K:,} dimensions per token "
-            f"({schedule.name.replace('_', '-')} schedule, seed {seed})",
-            x=0.01,
-            ha="left",
-            fontsize=13,
-            weight="bold",
+            f"({schedule.name.replace('_', '-')} schedule, seed {seed})"
         )
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=path.suffix.lower()[1:], dpi=100)
-    write_bytes(path, buffer.getvalue())
+        figure.suptitle(title, x=0.01, ha="left", fontsize=13, weight="bold")
+        save_figure(figure, path)
 
 
 def compose(duality: GaussianDuality, schedule: Schedule, seed: int) -> Scene:
@@ -221,7 +197,7 @@ def _draw_sentence(axes: Any, scene: Scene) -> None:
     axes.legend(handles=handles, ncols=3, loc="lower center", bbox_to_anchor=(0.5, -0.07))
     axes.set(xlim=(-0.6, L), ylim=(-0.62, 1), yticks=[0, 0.5, 1], xticks=[])
     axes.set_ylabel("u", rotation=0, y=0.69)
-    axes.set_title("One u per token locks both views: visible iff u < γ")
+    axes.set_title("One u per token decides both views: visible iff u < γ")
     axes.spines["bottom"].set_visible(False)
     axes.spines["left"].set_bounds(0, 1)
 
@@ -235,13 +211,5 @@ def _draw_view(axes: Any, y: float, label: str, seen_L: Tensor) -> None:
         face, edge, ink = ("#dcecf6", BLUE, "#004b78") if seen else ("#f0f0f0", "#c4c4c4", FADED)
         shape = "round,pad=0,rounding_size=0.03"
         axes.add_patch(FancyBboxPatch((i - 0.4, y - 0.08), 0.8, 0.16, boxstyle=shape, fc=face, ec=edge, lw=0.9))
-        axes.text(
-            i,
-            y,
-            word if seen else "[M]",
-            ha="center",
-            va="center",
-            fontsize=9,
-            color=ink,
-            weight="bold" if seen else "normal",
-        )
+        said, weight = (word, "bold") if seen else ("[M]", "normal")
+        axes.text(i, y, said, ha="center", va="center", fontsize=9, color=ink, weight=weight)

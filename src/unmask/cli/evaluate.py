@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from unmask.core.errors import UserError
 
@@ -15,9 +12,6 @@ if TYPE_CHECKING:
 
     from unmask.studies.report.tables import Table as Grid
     from unmask.studies.results import Results
-
-
-OFTEN = 1.0  # seconds at least between two lines of progress: a rerun finds hundreds of cells at once
 
 
 def evaluate(
@@ -83,8 +77,8 @@ def evaluate(
             all judges (default: cells in --out)
         json: print the analysis as one JSON object instead of a table
     """
-    from unmask.cli.output import Bar
     from unmask.core.files import check_folder
+    from unmask.core.progress import Progress
     from unmask.core.ranks import is_first
     from unmask.studies import evaluate as library
 
@@ -92,8 +86,7 @@ def evaluate(
     if is_first():  # who writes has to be able to
         for folder in (out, cells or out):
             check_folder(folder)
-    shown = is_first()
-    with Bar(shown=shown) if sys.stderr.isatty() else _Lines(shown=shown) as bar:
+    with Progress(shown=is_first(), transient=True) as bar:
         results = library.evaluate(
             named,
             steps,
@@ -190,25 +183,3 @@ def _named(models: list[str]) -> dict[str, str]:
             raise UserError(f"two models are named {name!r}: give each a name of its own")
         named[name] = path
     return named
-
-
-class _Lines:
-    """Progress on a standard error that is no terminal: a line for what was finished; a callback of the library."""
-
-    def __init__(self, shown: bool) -> None:
-        self._shown, self._began = shown, time.monotonic()
-        self._told, self._done, self._what = -math.inf, 0, ""
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if self._shown and done > self._done and now >= self._told + OFTEN:
-            minutes, seconds = divmod(int(now - self._began), 60)
-            print(f"{done} of {total} done after {minutes}:{seconds:02}: {self._what}", file=sys.stderr, flush=True)
-            self._told = now
-        self._done, self._what = done, what
-
-    def __enter__(self) -> _Lines:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -57,8 +56,8 @@ def fit_grid(
         json: print what was written instead of a table
     """
     from unmask.checkpoint.io import load
-    from unmask.cli.output import Bar
     from unmask.core.files import check_writable, write_json
+    from unmask.core.progress import Progress
     from unmask.core.ranks import is_first
     from unmask.studies import fit_grid as library
 
@@ -68,10 +67,10 @@ def fit_grid(
     checkpoint = load(model)
     read = _held_out(checkpoint, model, data, texts, split, wrap)
     facts = {"data": data, "split": read.record["split"], "wrap": wrap}
-    with Bar(shown=is_first() and sys.stderr.isatty()) as bar:
+    with Progress(shown=is_first(), transient=True) as bar:
         fitted = library.fit_grid(
             checkpoint, read.tokens_TL, steps, document_T=read.document_T, plan=plan, levels=levels, seed=seed,
-            batch=batch, device=device, precision=precision, progress=partial(bar, "views"), facts=facts,
+            batch=batch, device=device, precision=precision, progress=partial(bar.show, "views"), facts=facts,
         )  # fmt: skip
     if not is_first():
         return

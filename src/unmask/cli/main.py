@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from unmask.core.errors import UserError, from_os_error, unknown
+from unmask.core.errors import Terminated, UserError, from_os_error, unknown
 from unmask.version import __version__
 
 if TYPE_CHECKING:
@@ -57,14 +57,16 @@ _JUDGE = "; if it is the judge that is too large, --judge_dtype bf16 or a smalle
 FIRST = {
     "prepare": Verb(
         "text to packed, memory-mapped shards of tokens",
-        "unmask.cli.prepare:prepare", machine=False, plugins=False, resumes=True,
+        "unmask.data.verbs:prepare", "unmask.cli.prepare:present", ("inputs",),
+        machine=False, plugins=False, resumes=True,
     ),
     "train": Verb(
-        "train a teacher (or a causal judge) on shards", "unmask.cli.train:train", resumes=True, smaller=_MICRO
+        "train a teacher (or a causal judge) on shards",
+        "unmask.training.verbs:train", "unmask.cli.train:present", resumes=True, smaller=_MICRO,
     ),
     "distill": Verb(
         "distil a teacher into a student that needs fewer steps",
-        "unmask.cli.distill:distill", resumes=True, smaller=_MICRO,
+        "unmask.training.verbs:distill", "unmask.cli.distill:present", resumes=True, smaller=_MICRO,
     ),
     "sample": Verb(
         "write text, in as few steps as you like",
@@ -106,10 +108,6 @@ BENCHES = {
     ),
 }  # fmt: skip
 VERBS = FIRST | MORE
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a verb as Ctrl-C does."""
 
 
 def _usage() -> str:

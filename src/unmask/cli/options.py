@@ -66,7 +66,8 @@ class Option:
         kinds = self.scalars or self.elements
         if self.choices:
             return "{" + ",".join(self.choices) + "}"
-        kind = METAVARS[str if str in kinds else kinds[0]]
+        is_path = Path in alternatives(self.annotation)
+        kind = METAVARS[Path if is_path else str if str in kinds else kinds[0]]
         return f"NAME={kind}" if self.named else kind
 
     def convert(self, raw: Any) -> Any:

@@ -102,9 +102,10 @@ class CommandLine:
             title = option.group
             groups[title] = groups.get(title) or parser.add_argument_group(title[0].lower() + title[1:])
             _add(groups[title], option)
-        add = parser.add_argument_group("machine and recipe" if self.machine else "recipe").add_argument
         if self.machine:
-            add("--threads", metavar="N", help="threads of torch (default: its own choice)")
+            machine = groups.get("Machine") or parser.add_argument_group("machine")
+            machine.add_argument("--threads", metavar="N", help="threads of torch (default: its own choice)")
+        add = parser.add_argument_group("recipe and plug-ins" if self.plugins else "recipe").add_argument
         if self.plugins:
             add(
                 "--plugin", metavar="MODULE", action="append", default=[],

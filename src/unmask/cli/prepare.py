@@ -1,30 +1,20 @@
-"""`unmask prepare`: text to packed, memory-mapped shards of tokens."""
+"""What `unmask prepare` prints: the splits it made."""
 
 from __future__ import annotations
 
 import json as json_module
-from pathlib import Path
 
-from unmask.data.prepare import Prepared, Settings
+from unmask.cli.parser import Call
+from unmask.data.prepare import Prepared
 
 
-def prepare(inputs: list[str], /, *, out: Path, settings: Settings, json: bool = False) -> None:
-    """Turn text into packed, memory-mapped shards of tokens.
-
-    INPUTS are text files, .jsonl files, either of them compressed (.xz, .gz, .zst), folders of such files,
-    the word sample for the bundled corpus (./sample for a file of that name), - for standard input,
-    and hf:NAME[:CONFIG[:SPLIT]] for a Hugging Face dataset.
-
-    Interrupted, the same command goes on where it stopped; finished, it only checks that text and shards are the same.
+def present(call: Call, *, json: bool = False) -> None:
+    """Prepare, then show the splits.
 
     Args:
-        inputs: what to read, in this order.
-        out: the folder to make.
-        json: print the index instead of a table.
+        json: print the index instead of a table
     """
-    from unmask.data.prepare import prepare as library_prepare
-
-    done = library_prepare(inputs, out, settings)
+    done = call()
     if json:
         print(json_module.dumps(done.shards.index, indent=2, ensure_ascii=False))
     else:

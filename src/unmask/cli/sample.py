@@ -291,7 +291,10 @@ class _Audience:
         if self.camera is None:
             return
         forwards = counted(int(samples.nfe[0]), "forward")
-        film = self.camera.film(self.codec, f"{model} · {samples.record['plan']['name']} · {forwards}")
+        said = [model, samples.record["plan"]["name"], forwards]
+        if samples.record["temperature"] != 1:
+            said.append(f"T = {samples.record['temperature']:g}")
+        film = self.camera.film(self.codec, " · ".join(said))
         if gif is not None:
             save_gif(film, gif)
         if html is not None:

@@ -2,7 +2,6 @@
 
 A token's text is found by decoding it with its visible neighbours, so that characters spread over several tokens come
 out whole. The show goes to stderr and is wiped at the end: what stdout gets is the finished text, whoever reads it.
-Refuses to know how tokens are drawn.
 
 Shapes: B samples of a batch, L positions.
 """
@@ -46,11 +45,11 @@ def token_texts(ids: Sequence[int], codec: TextCodec | None) -> list[str]:
     if codec is None:
         return [f" {token}" for token in ids]
     texts: list[str] = []
-    context, done = 0, 0  # ids[context:done] are told already; they go along for decoders that look to the left
+    context, done = 0, 0  # ids[context:done] are decoded already; they go along for decoders that look to the left
     for k in range(len(ids)):
-        told, now = codec.decode(list(ids[context:done])), codec.decode(list(ids[context : k + 1]))
+        before, now = codec.decode(list(ids[context:done])), codec.decode(list(ids[context : k + 1]))
         is_whole = not now.endswith("\ufffd") or k == len(ids) - 1
-        texts.append(legible(now[len(told) :]) if is_whole else "")
+        texts.append(legible(now[len(before) :]) if is_whole else "")
         if is_whole:
             context, done = done, k + 1
     return texts

@@ -22,6 +22,10 @@ class UserError(Exception):
         super().__init__(" ".join(message.split()))
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends work as Ctrl-C does."""
+
+
 def nearest(name: str, allowed: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The allowed name most like `name`, if one is close enough to suggest."""
     matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=cutoff)

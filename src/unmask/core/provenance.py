@@ -1,13 +1,13 @@
 """Where a result came from: the versions, the machine and the moment, as a plain dict that JSON can hold.
 
-Refuses to know what was computed: callers add their own facts.
+Callers add what was computed.
 """
 
 from __future__ import annotations
 
 import platform
 import subprocess
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,6 @@ def record(device: torch.device | str = "cpu", **facts: Any) -> dict[str, Any]:
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "device": device_name(device),
-        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
         **facts,
     }

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from unmask.core.errors import UserError, os_errors
 from unmask.core.files import write_text
+from unmask.core.progress import Progress
 from unmask.data import corpus, streams
 from unmask.data.corpus import Reading, Source, whole_fingerprint
 from unmask.data.folder import SPOOL, TOKENIZER, Folder
 from unmask.data.pack import pack
-from unmask.data.progress import Bars
 from unmask.data.shards import SPLITS, VERSION, ShardSet, dtype_for
 from unmask.data.splits import Division, SourceChanged, check_fractions, divide, survey, training_sample
 from unmask.data.tokenizer import Tokenizer, check_size
@@ -79,7 +79,7 @@ def prepare(inputs: list[str], out: Path | str, settings: Settings | None = None
     written = _written_down(settings, given)
     entries = _entries(inputs, settings.format, reading)
     folder = Folder(Path(out))
-    with folder.held(), Bars(show) as bars:
+    with folder.held(), Progress(shown=show, unit="bytes") as bars:
         if folder.finished(written, entries):
             shards = ShardSet.open(out)
             shards.verify()  # "nothing to do" is said of shards that are what they were, too
@@ -99,7 +99,7 @@ def _fill(
     settings: Settings,
     reading: Reading,
     given: Tokenizer | None,
-    bars: Bars,
+    bars: Progress,
 ) -> None:
     """Do what is left to do in a folder that was begun."""
     sources = _set_down(entries, folder, bars)
@@ -115,7 +115,7 @@ def _fill(
         tokenizer,
         settings.shard_tokens,
         min(_cores(), 1 + left // PER_PROCESS),
-        bars.start("encoding", division.total("bytes"), before),
+        bars.stage("encoding", division.total("bytes"), before),
     )
     bars.end()
     folder.finish(_index(tokenizer, shards, division, folder))
@@ -158,14 +158,14 @@ def _entries(inputs: Iterable[str], kind: str, reading: Reading) -> list[Source 
     return found
 
 
-def _set_down(entries: list[Source | streams.Stream], folder: Folder, bars: Bars) -> list[Source]:
+def _set_down(entries: list[Source | streams.Stream], folder: Folder, bars: Progress) -> list[Source]:
     """All inputs as files that can be read again."""
     sources: list[Source] = []
     for number, entry in enumerate(entries):
         if isinstance(entry, Source):
             sources.append(entry)
             continue
-        sources += streams.set_down(entry, folder.path / SPOOL / str(number), bars.start(f"reading {entry.name}", None))
+        sources += streams.set_down(entry, folder.path / SPOOL / str(number), bars.stage(f"reading {entry.name}", None))
         bars.end()
         recorded = folder.state["inputs"]
         recorded[number]["fingerprint"] = sources[-1].fingerprint
@@ -179,13 +179,13 @@ def _division(
     reading: Reading,
     settings: Settings,
     folder: Folder,
-    bars: Bars,
+    bars: Progress,
 ) -> Division:
     if "division" in folder.state:
         return Division.from_json(folder.state["division"])
     with os_errors("read", sources[0].path):
         size = sum(source.path.stat().st_size for source in sources)
-    counts = survey(sources, reading, bars.start("counting", size))
+    counts = survey(sources, reading, bars.stage("counting", size))
     bars.end()
     if not any(one.documents for one in counts):
         names = ", ".join(dict.fromkeys(source.name for source in sources[:3]))
@@ -202,12 +202,12 @@ def _division(
 
 
 def _trained(
-    division: Division, sources: list[Source], reading: Reading, size: int, folder: Folder, bars: Bars
+    division: Division, sources: list[Source], reading: Reading, size: int, folder: Folder, bars: Progress
 ) -> Tokenizer:
     path = folder.path / TOKENIZER
     if path.exists():
         return Tokenizer.read(path, f"bpe-{size}")
-    advance = bars.start("learning tokens", division.total("characters"))
+    advance = bars.stage("learning tokens", division.total("characters"))
     tokenizer = Tokenizer.train(training_sample(division, sources, reading, TRAINED_ON, advance), size)
     bars.end()
     return tokenizer

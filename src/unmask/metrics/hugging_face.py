@@ -1,27 +1,27 @@
-"""Models of the transformers library: from a folder, from what was downloaded before, or from the hub.
+"""Models of the transformers library: the hub's files on this machine, and a folder as a model and its tokenizer.
 
-A name is looked up on this machine first, so that a second run needs no network; then the hub is tried, but only if it
-can be reached at all: the library itself would try for a minute. No code that comes with a model is run.
-
-Refuses to know what a model is for.
+A snapshot that is here already needs no network. No code that comes with a model is run.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 
 from unmask.core.errors import UserError
+from unmask.core.files import read_json
 
+_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
 _PATIENCE = 5.0  # seconds for the hub to answer at all
+
+
+class Unavailable(UserError):
+    """A model that cannot be had; who asked for it says what else there is."""
 
 
 def need_transformers(name: str) -> Any:
@@ -35,72 +35,85 @@ def need_transformers(name: str) -> Any:
     return transformers
 
 
-@contextmanager
-def _quiet(transformers: Any, bars: bool) -> Iterator[None]:
-    """No advice while a model loads; bars only where something is downloaded."""
-    log, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
-    before = log.get_verbosity(), log.is_progress_bar_enabled(), hub.level
-    log.set_verbosity_error()
-    hub.setLevel(logging.ERROR)
-    if not bars:
-        log.disable_progress_bar()
+def from_hub(repo: str) -> Path:
+    """A snapshot of a repository of the hub: the one on this machine, else downloaded."""
+    from huggingface_hub import snapshot_download
+
+    def snapshot(*more: str, **how: Any) -> Path:
+        patterns = {"allow_patterns": [*_FILES, *more], "ignore_patterns": ["*/*"]}
+        return Path(snapshot_download(repo, etag_timeout=_PATIENCE, **patterns, **how))
+
     try:
-        yield
-    finally:
-        log.set_verbosity(before[0])
-        hub.setLevel(before[2])
-        if before[1]:
-            log.enable_progress_bar()
+        folder = snapshot(local_files_only=True)
+        if _is_whole(folder):
+            return folder
+    except (OSError, ValueError):  # not here, or no name of the hub: the next call says which
+        pass
+    try:
+        folder = snapshot()
+        return folder if _is_whole(folder) else snapshot("*.bin")  # an older model without safetensors
+    except Exception as error:  # a foreign library may raise anything; the user gets one line
+        raise Unavailable(f"no {repo!r} on this machine, and the hub does not give it ({_reason(error)})") from error
 
 
-def pretrained(source: str, name: str, what: str, choices: str, **how: Any) -> tuple[Any, Any]:
+def _is_whole(folder: Path) -> bool:
+    """Whether all weights are there: a download may have been cut off."""
+    for index in folder.glob("*.index.json"):
+        files = set(read_json(index, "index").get("weight_map", {}).values())
+        return all((folder / file).is_file() for file in files)
+    return (folder / "config.json").is_file() and any(
+        path.suffix in (".safetensors", ".bin") for path in folder.iterdir()
+    )
+
+
+def pretrained(folder: Path, name: str, what: str, **how: Any) -> tuple[Any, Any]:
     """A model and its tokenizer, in float32 on the CPU.
 
     Args:
-        source: a folder or a hub name
+        folder: where its files lie
         name: what the user calls it
         what: the class that loads it (AutoModelForCausalLM, AutoModel)
-        choices: what else the user may take, for the error
         how: options of the library
     """
     transformers = need_transformers(name)
-
-    def load(**more: Any) -> tuple[Any, Any]:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **how, **more)
-        # by the name that versions before 4.56 know too
-        return getattr(transformers, what).from_pretrained(source, torch_dtype=torch.float32, **how, **more), tokenizer
-
+    _refuse_code(folder, name, transformers)
+    # without the second, `auto_map` in a folder makes the library ask on stdin, and "y" runs the folder's code
+    how |= {"local_files_only": True, "trust_remote_code": False}
     try:
-        with _quiet(transformers, bars=False):
-            return load(local_files_only=True)
+        with _quiet(transformers):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **how)
+            # by the name that versions before 4.56 know too
+            return getattr(transformers, what).from_pretrained(folder, torch_dtype=torch.float32, **how), tokenizer
     except Exception as error:  # a foreign library may raise anything; the user gets one line
-        if Path(source).is_dir():
-            raise _nothing(name, error, choices) from error
-    if not _reachable():
-        raise UserError(f"no {name!r} on this machine, and the hub cannot be reached: {choices}")
+        raise Unavailable(f"{name!r} cannot be loaded ({_reason(error)})") from error
+
+
+def _refuse_code(folder: Path, name: str, transformers: Any) -> None:
+    """Refuse a folder that needs code of its own; the library might take another tokenizer for it, and say nothing."""
+    for file, key in (("config.json", "model_type"), ("tokenizer_config.json", "tokenizer_class")):
+        said = read_json(folder / file, "the settings") if (folder / file).is_file() else {}
+        known = transformers.CONFIG_MAPPING if key == "model_type" else dir(transformers)
+        if said.get("auto_map") and said.get(key) not in known:
+            raise Unavailable(f"{name!r} brings code of its own (auto_map in {file}), which is never run")
+
+
+def _reason(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first[:200] or 'no reason given'}"
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """No advice and no bars while a model loads."""
+    log, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
+    verbosity, bars, level = log.get_verbosity(), log.is_progress_bar_enabled(), hub.level
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    hub.setLevel(logging.ERROR)
     try:
-        with _quiet(transformers, bars=True):
-            return load()
-    except Exception as error:
-        raise _nothing(name, error, choices) from error
-
-
-def _nothing(name: str, error: Exception, choices: str) -> UserError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else "no reason given"
-    return UserError(f"{name!r} cannot be loaded ({type(error).__name__}: {reason[:200]}): {choices}")
-
-
-def _reachable() -> bool:
-    """Whether the hub answers; behind a proxy only the library itself can tell."""
-    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
-
-    if HF_HUB_OFFLINE:
-        return False
-    if urllib.request.getproxies():
-        return True
-    place = urlsplit(ENDPOINT)
-    try:
-        socket.create_connection((place.hostname, place.port or 443), timeout=_PATIENCE).close()
-    except OSError:
-        return False
-    return True
+        yield
+    finally:
+        log.set_verbosity(verbosity)
+        hub.setLevel(level)
+        if bars:
+            log.enable_progress_bar()

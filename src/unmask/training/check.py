@@ -1,7 +1,4 @@
-"""What a user can get wrong before training starts, each said in one line.
-
-Refuses to know how training works.
-"""
+"""What a user can get wrong before training starts, each said in one line."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from unmask.core.errors import UserError, unknown
 from unmask.core.ranks import Ranks
 from unmask.data.loader import Loader
 from unmask.models.denoiser import is_causal
+from unmask.models.parameters import trainable
 from unmask.objectives.ar import AR
 from unmask.objectives.base import Objective
 from unmask.training.distributed import Kind
@@ -22,22 +20,19 @@ from unmask.training.optim import Decay
 from unmask.training.rounds import Rounds
 
 if TYPE_CHECKING:
-    from unmask.training.engine import Trainer
+    from unmask.training.trainer import Trainer
 
 
 def check_settings(trainer: Trainer) -> None:
     """Numbers in their ranges, names among those known."""
-    for name in ("steps", "batch", "log_every", "keep", "eval_batches"):
-        if getattr(trainer, name) < 1:
-            raise UserError(f"{name} must be at least 1, not {getattr(trainer, name)}")
-    for name in ("warmup", "eval_every", "save_every", "weight_decay", "clip"):
-        if not getattr(trainer, name) >= 0:
-            raise UserError(f"{name} must be at least 0, not {getattr(trainer, name)}")
-    for name in ("beta1", "beta2", "ema"):
-        if not 0 <= getattr(trainer, name) < 1:
-            raise UserError(f"{name} must be at least 0 and below 1, not {getattr(trainer, name)}")
-    if trainer.micro_batch is not None and trainer.micro_batch < 1:
-        raise UserError(f"micro_batch must be at least 1, not {trainer.micro_batch}")
+    least = dict.fromkeys(("steps", "batch", "log_every", "keep", "eval_batches", "micro_batch"), 1)
+    least |= dict.fromkeys(("warmup", "eval_every", "save_every", "weight_decay", "clip", "beta1", "beta2", "ema"), 0)
+    for name, bound in least.items():
+        value = getattr(trainer, name)
+        if value is not None and not value >= bound:
+            raise UserError(f"{name} must be at least {bound}, not {value}")
+        if name in ("beta1", "beta2", "ema") and not value < 1:
+            raise UserError(f"{name} must be at least 0 and below 1, not {value}")
     if not (trainer.lr > 0 and math.isfinite(trainer.lr)):
         raise UserError(f"lr must be above 0 and finite, not {trainer.lr}")
     for name, allowed in (("precision", ("fp32", "bf16")), ("decay", get_args(Decay)), ("parallel", get_args(Kind))):
@@ -46,7 +41,7 @@ def check_settings(trainer: Trainer) -> None:
 
 
 def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader, ranks: Ranks) -> None:
-    """A model, an objective and data that go together."""
+    """A model, an objective and data that go together, on these processes."""
     if data.length > model.length:
         raise UserError(
             f"sequences of {data.length} tokens are longer than the model's {model.length}: "
@@ -57,6 +52,8 @@ def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader, 
             f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
             f"{model.vocab_size} states with the mask: prepare the text with the model's tokenizer"
         )
+    if not trainable(model):
+        raise UserError("no parameter of the model takes gradients: there is nothing to train")
     if isinstance(objective, AR) != is_causal(model):
         raise UserError(
             "the objective AR and a causal model belong together: use AR with DiT(causal=True), and any "
@@ -84,12 +81,6 @@ def check_watched(trainer: Trainer, objective: Objective, guard: Guard | None) -
 def describe_data(data: Loader) -> dict[str, Any]:
     """What a loader reads, by content: moving a corpus to another folder changes nothing."""
     content = json.dumps([source.index["splits"] for source in data.sources], sort_keys=True)
-    return {
-        "content": hashlib.sha256(content.encode()).hexdigest()[:16],
-        "tokenizer": data.tokenizer.hash[:16],
-        "length": data.length,
-        "weights": data.weights,
-        "wrap": data.wrap,
-        "seed": data.seed,
-        "split": data.split,
-    }
+    settings = {name: getattr(data, name) for name in ("length", "weights", "wrap", "seed", "split")}
+    hashed = hashlib.sha256(content.encode()).hexdigest()
+    return {"content": hashed[:16], "tokenizer": data.tokenizer.hash[:16], **settings}

@@ -98,14 +98,10 @@ def wrap(
     blocks: Iterable[nn.Module] = (),
     methods: Sequence[str] = (),
 ) -> Wrapped:
-    """Spread a student over the processes. "auto" is DDP, or nothing for a process that stands alone.
+    """Spread a student, on its device, over the processes. "auto" is DDP, or nothing for a process that stands alone.
 
-    Args:
-        student: the model, on its device; FSDP2 shards it in place.
-        ranks: this process.
-        kind: how.
-        blocks: submodules that FSDP2 gathers one at a time.
-        methods: the student's methods that use its parameters, besides `forward`.
+    FSDP2 shards it in place, gathers `blocks` one at a time, and must know the `methods` besides `forward` that use its
+    parameters.
     """
     if kind == "fsdp":
         assert ranks.grouped, "FSDP2 needs a process group"

@@ -4,14 +4,14 @@ The numbers are those of metrics.elbo: the ELBO for a masked model, the exact li
 fixed, whatever the run's seed, and stratified over the sequences, so two evaluations differ by the weights alone; the
 standard error treats sequences as independent, which overstates it. The sequences are shared out over the processes.
 
-Refuses to know the loop. Shapes: B sequences, L positions, T all sequences of the evaluation.
+Shapes: B sequences, L positions, T all sequences of the evaluation.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -24,9 +24,9 @@ from unmask.core.streams import stream
 from unmask.data.loader import Loader
 from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks, process_elbo_of, process_views
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.models.ema import EMA
 from unmask.processes import Process
-from unmask.training.distributed import Wrapped
+
+ATTENTION_SEQUENCES = 4
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Likelihood:
 
 
 def with_stderr(value: float, stderr: float | None, digits: int = 4) -> str:
-    """A number and its standard error, where it has one (older runs wrote infinity where it has none)."""
-    beside = "" if stderr is None or math.isinf(stderr) else f" ± {stderr:.{digits}f}"
+    """A number and its standard error, where it has one."""
+    beside = "" if stderr is None else f" ± {stderr:.{digits}f}"
     return f"{value:.{digits}f}{beside}"
 
 
@@ -101,19 +101,14 @@ def _scorer(student: Denoiser, process: Process | None, total: int, length: int)
     return lambda x0_BL, places: process_elbo_of(student, process, x0_BL, *(part[places] for part in views))
 
 
-@contextmanager
-def averaged(wrapped: Wrapped, ema: EMA) -> Iterator[None]:
-    """The student with its averaged weights and in eval mode, for the length of a block."""
-    student = wrapped.student
-    training = student.training
-    raw = [parameter.detach().clone() for parameter in student.parameters()]
-    ema.copy_to(student)
-    student.eval()
-    try:
-        yield
-    finally:
-        wrapped.reshard()
-        with torch.no_grad():
-            for parameter, value in zip(student.parameters(), raw, strict=True):
-                parameter.copy_(value)
-        student.train(training)
+def half_masked(data: Loader, mask_id: int | None) -> Tensor:
+    """A few sequences evenly spaced over the loader's split, half of the positions of each masked, always the same.
+
+    Without a mask (of a causal model) they are as they are.
+    """
+    count = min(ATTENTION_SEQUENCES, data.blocks)
+    x0_BL = torch.cat([batch.tokens_BL for batch in data.eval_batches(count, count)])
+    if mask_id is None:
+        return x0_BL
+    place_BL = torch.rand(x0_BL.shape, generator=stream(0, "attention")).argsort(-1)
+    return x0_BL.masked_fill(place_BL < x0_BL.shape[1] / 2, mask_id)

@@ -1,27 +1,27 @@
 """A run's folder: its config, which a rerun must repeat, and its states, of which the newest is continued.
 
-    run.json       the config, and every session (step, threads, processes, device), one at a time, that worked on it
-    state/step-*/  training states (parallel.state), the newest `keep` of them
-    rounds/N/      the student at the end of round N, where a run has rounds
-    metrics.jsonl, tensorboard/, checkpoint/
-
-Refuses to know what the config says and what the tensors are.
+run.json       the config, and every session (step, threads, processes, device), one at a time, that worked on it
+state/step-*/  training states (state.py), the newest `keep` of them
+rounds/N/      the student at the end of round N, where a run has rounds
+metrics.jsonl, tensorboard/, checkpoint/
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
 from unmask.checkpoint.io import Checkpoint, load
-from unmask.core.errors import UserError, os_errors
+from unmask.core.errors import UserError, os_errors, reading
 from unmask.core.files import claim_folder, locked, read_json, sweep, sync_path, write_json
 from unmask.core.ranks import Ranks
 from unmask.training.state import load_state, save_state
@@ -31,23 +31,28 @@ def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A nested config as one level of dotted names."""
     found: dict[str, Any] = {}
     for key, item in value.items():
-        if isinstance(item, Mapping):
-            found |= flat(item, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = item
+        found |= flat(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item}
     return found
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: set[str]) -> list[str]:
     """What changed between two configs outside the `free` keys, as `name old -> new`."""
-    before, after = flat(old), flat(new)
-    names = sorted((before.keys() | after.keys()) - free)
     gone = "(not set)"
-    return [
-        f"{name} {before.get(name, gone)} -> {after.get(name, gone)}"
-        for name in names
-        if before.get(name, gone) != after.get(name, gone)
-    ]
+    before, after = flat(old), flat(new)
+    pairs = {name: (before.get(name, gone), after.get(name, gone)) for name in sorted(before.keys() | after.keys())}
+    return [f"{name} {was} -> {now}" for name, (was, now) in pairs.items() if was != now and name not in free]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies in a run's folder: the step of its newest state (0 for none), how many steps it was to have, its last
+    session, and whether its checkpoint is that of the last step.
+    """
+
+    step: int
+    steps: int
+    session: dict[str, Any] | None
+    finished: bool
 
 
 class RunFolder:
@@ -67,35 +72,31 @@ class RunFolder:
     def _hold(self, stack: ExitStack) -> None:
         with os_errors("write", self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(
-            locked(self.path, f"another process is at work on {self.path}: wait for it, or name another --out")
-        )
+        busy = f"another process is at work on {self.path}: wait for it, or name another --out"
+        stack.enter_context(locked(self.path, busy))
 
-    def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> dict[str, Any]:
-        """Recognise the folder, of a run of so many steps: refuse a changed config, clear what a kill left behind.
+    def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> Found:
+        """Recognise the folder, of a run of so many steps: refuse a changed config, clear what a kill left behind."""
+        return Found(**self.ranks.on_first(lambda: asdict(self._claim(config, session, free, steps))))
 
-        Returns {"step": the newest state's step or 0, "last": the previous session or None, "finished": whether the
-        checkpoint is that of the last step}.
-        """
-        found: dict[str, Any] = self.ranks.on_first(lambda: self._claim(config, session, free, steps))
-        return found
-
-    def _claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> dict[str, Any]:
+    def _claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> Found:
+        claim_folder(self.path, "run")
         about, states = self.path / "run.json", self.path / "state"
         sessions: list[dict[str, Any]] = []
+        before, changed = steps, []
         if about.exists():
-            run = read_json(about, "the run's config")
-            sessions = run.get("sessions", [])
-            changed = differences(run.get("config", {}), config, free)
-            if changed and not self._anything_kept():
-                sessions = []  # it stopped before its first state: another run may take the place
-            elif changed:
-                raise UserError(
-                    f"{self.path} holds a run with another config ({'; '.join(changed)}): "
-                    "repeat its options, or name another --out"
-                )
-        claim_folder(self.path, "run")
-        with os_errors("write", self.path):  # ours, or empty
+            with reading(about, "the run's config", f"restore a copy, or remove {self.path} to start again"):
+                run = json.loads(about.read_text("utf-8"))
+                sessions, before = list(run["sessions"]), int(run["config"]["trainer"]["steps"])
+                changed = differences(run["config"], config, free)
+        if changed and self._anything_kept():
+            raise UserError(
+                f"{self.path} holds a run with another config ({'; '.join(changed)}): "
+                "repeat its options, or name another --out"
+            )
+        if changed:
+            sessions = []  # it stopped before its first state: another run may take the place
+        with os_errors("write", self.path):
             states.mkdir(exist_ok=True)
             for folder in (self.path, states, self.path / "rounds"):
                 sweep(folder)
@@ -106,27 +107,23 @@ class RunFolder:
                 f"another --out, or remove {self.path} to start again"
             )
         write_json(about, {"config": config, "sessions": [*sessions, {"step": step, **session}]})
-        return {"step": step, "last": sessions[-1] if sessions else None, "finished": exported == steps}
+        return Found(step, before, sessions[-1] if sessions else None, exported == steps)
 
     def _anything_kept(self) -> bool:
         """Whether there are weights of this run on disk, whole or not."""
-        return any(
-            folder.is_dir() and any(folder.iterdir())
-            for folder in (self.path / "state", self.path / "rounds", self.checkpoint)
-        )
+        folders = (self.path / "state", self.path / "rounds", self.checkpoint)
+        return any(folder.is_dir() and any(folder.iterdir()) for folder in folders)
 
     def _exported_step(self) -> int:
         """The step of the run's checkpoint, -1 if there is none."""
         about = self.checkpoint / "provenance.json"
-        return int(read_json(about, "provenance").get("step", -1)) if about.is_file() else -1
+        with reading(about, "provenance", f"restore a copy, or remove {self.checkpoint} and run the same command"):
+            return int(read_json(about, "provenance")["step"]) if about.is_file() else -1
 
     def states(self) -> dict[int, Path]:
         """The states on disk by step. One that turns out to be damaged is an error, not a gap."""
-        found = {}
-        for path in sorted((self.path / "state").glob("step-*")):
-            if match := re.fullmatch(r"step-(\d+)", path.name):
-                found[int(match[1])] = path
-        return found
+        paths = (self.path / "state").glob("step-*")
+        return {int(path.name[5:]): path for path in sorted(paths) if re.fullmatch(r"step-\d+", path.name)}
 
     def round(self, number: int) -> Path:
         """Where the student of a round lies."""
@@ -151,15 +148,14 @@ class RunFolder:
 
     def restore(self, step: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Fill the tensors from the state of a step; returns its facts."""
-        path = self.states()[step]
-        try:
-            return load_state(path, tensors, self.ranks)
-        except UserError as error:
-            older = max((other for other in self.states() if other < step), default=0)
-            advice = f"remove that folder, and the same command continues from step {older}"
-            if not older:
-                advice = f"name another --out, or remove {self.path} to start again"
-            raise UserError(f"the training state {path} is damaged ({error}): {advice}") from error
+        return load_state(self.states()[step], tensors, self.ranks, self.cure(step))
+
+    def cure(self, step: int) -> str:
+        """What to do about a damaged state."""
+        older = max((other for other in self.states() if other < step), default=0)
+        if not older:
+            return f"name another --out, or remove {self.path} to start again"
+        return f"remove that folder, and the same command continues from step {older}"
 
 
 def _remove(path: Path) -> None:

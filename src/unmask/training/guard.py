@@ -3,8 +3,6 @@
 At every evaluation it draws a few dozen short samples with fixed noise and compares with what it saw at the start, when
 the student was still its teacher: unigram entropy, repeated n-grams, the held-out ELBO, and the product of tau, which
 says how much sharpening was asked for. A bound that is crossed gives one line, or stops the run.
-
-Refuses to know the loop and the objective.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ SAMPLES, LENGTH, STEPS, ORDER = 32, 64, 8, 4  # samples, tokens of each at most,
 class Bounds:
     """How far a student may stray.
 
-    Args:
+    Guard:
         entropy_drop: nats that the unigram entropy of short samples may fall below the teacher's
         repetition_rise: how much the share of repeated 4-grams in them may rise above the teacher's
         elbo_rise: nats per token that the held-out ELBO may rise above the teacher's
@@ -91,24 +89,21 @@ class Guard:
         return Look(values, self._crossed(seen, first, tau_product))
 
     def _crossed(self, seen: dict[str, float], first: dict[str, float], tau_product: float) -> dict[str, str]:
-        """The bounds that are crossed, each in words."""
-        bounds = self.bounds
-        drop = first["entropy"] - seen["entropy"]
-        gain = seen["repeated"] - first["repeated"]
-        drift = seen["elbo"] - first["elbo"]
-        crossed = {
-            "entropy_drop": not drop <= bounds.entropy_drop,
-            "repetition_rise": not gain <= bounds.repetition_rise,
-            "elbo_rise": not drift <= bounds.elbo_rise,
-            "least_tau_product": not tau_product >= bounds.least_tau_product,
+        """The bounds that are crossed, each in words. A NaN crosses."""
+        bounds, drop = self.bounds, first["entropy"] - seen["entropy"]
+        gain, drift = seen["repeated"] - first["repeated"], seen["elbo"] - first["elbo"]
+        found = {
+            "entropy_drop": (drop, f"sample entropy {seen['entropy']:.3f} nats is {drop:.3f} below the teacher's"),
+            "repetition_rise": (
+                gain,
+                f"{seen['repeated']:.3f} of the n-grams repeat, {gain:.3f} more than the teacher's",
+            ),
+            "elbo_rise": (drift, f"ELBO {seen['elbo']:.3f} nats/token is {drift:.3f} above the teacher's"),
         }
-        words = {
-            "entropy_drop": f"sample entropy {seen['entropy']:.3f} nats is {drop:.3f} below the teacher's",
-            "repetition_rise": f"{seen['repeated']:.3f} of the n-grams repeat, {gain:.3f} more than the teacher's",
-            "elbo_rise": f"ELBO {seen['elbo']:.3f} nats/token is {drift:.3f} above the teacher's",
-            "least_tau_product": f"the product of tau is {tau_product:.3f}",
-        }
-        return {name: f"{words[name]} ({name} {getattr(bounds, name):g})" for name, is_so in crossed.items() if is_so}
+        crossed = {name: text for name, (value, text) in found.items() if not value <= getattr(bounds, name)}
+        if not tau_product >= bounds.least_tau_product:
+            crossed["least_tau_product"] = f"the product of tau is {tau_product:.3f}"
+        return {name: f"{text} ({name} {getattr(bounds, name):g})" for name, text in crossed.items()}
 
     def news(self, look: Look) -> str | None:
         """What to tell of a look: bounds crossed since the last one."""

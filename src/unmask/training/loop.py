@@ -1,54 +1,51 @@
 """The only training loop: any objective, one process or many.
 
-Everything random is drawn from a stream named by (seed, purpose, step), so a state is the weights, the optimiser, the
-average and the step number; no generator is ever saved. One optimiser step is one global batch: the gradient of
-sum(loss · weight) over all its rows, divided by sum(weight) over all ranks and micro-batches. An objective may have
-rounds (rounds.py): the student of every round is kept, and may be the teacher of the next.
+Everything random is drawn from a stream named by (seed, purpose, step), so a state is the trained weights, the
+optimiser, the average and the step number; no generator is ever saved. One optimiser step is one global batch: the
+gradient of sum(loss · weight) over all its rows, divided by sum(weight) over all ranks and micro-batches. An objective
+may have rounds (rounds.py): the student of every round is kept, and may be the teacher of the next.
 
-The host only queues work and looks at a step's loss a few steps later (arrivals.py), so that a GPU never waits for it.
+The host only queues work and looks at a step's loss a few steps later (metrics.py), so that a GPU never waits for it.
 Before anything is reported, evaluated or kept, every step so far is looked at, which ends the run if one went wrong.
-
-Refuses to know any loss, any file format and torch.distributed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.core.devices import to_device
-from unmask.core.errors import UserError
+from unmask.core.errors import UserError, reading
+from unmask.core.progress import Progress, note, short
 from unmask.core.provenance import record
 from unmask.core.ranks import Ranks
 from unmask.core.streams import seed_of, stream
 from unmask.data.loader import Batch, Loader
+from unmask.inference.step_law import Factorised, StepLaw
 from unmask.models.denoiser import is_causal
-from unmask.models.ema import EMA
-from unmask.models.family import assemble, family_of, plain
+from unmask.models.family import family_of
 from unmask.objectives.base import IDENTITY, REGIONS, LossOutput, Objective
 from unmask.processes import Masked, Process
-from unmask.training.arrivals import BEHIND, Arrivals
-from unmask.training.distributed import total_norm, whole, wrap
-from unmask.training.evaluate import Likelihood, averaged, likelihood
+from unmask.training.evaluate import Likelihood, half_masked, likelihood
 from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard, Look
-from unmask.training.metrics import MetricsLog, Window
-from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
-from unmask.training.progress import Progress, note, short
+from unmask.training.metrics import BEHIND, Arrivals, MetricsLog, Window
+from unmask.training.optim import learning_rate
 from unmask.training.rounds import Rounds
 from unmask.training.speed import Stopwatch, matmul_rate
-from unmask.training.watch import LossWatch
+from unmask.training.stopping import Stop
+from unmask.training.student import Student
+from unmask.training.watch import AttentionWatch, LossWatch
 
 if TYPE_CHECKING:
-    from unmask.training.engine import Trainer
+    from unmask.training.trainer import Trainer
 
 
 class Run:
@@ -67,20 +64,13 @@ class Run:
         guard: Guard | None = None,
     ) -> None:
         self.trainer, self.objective, self.data, self.held_out, self.ranks = trainer, objective, data, held_out, ranks
-        self.folder, self.config, self.family, self.guard = folder, config, family_of(model), guard
+        self.folder, self.config, self.causal, self.guard = folder, config, is_causal(model), guard
         self.rounds = objective if isinstance(objective, Rounds) else None
-        model.to(ranks.device).train()
-        if trainer.compile:
-            family_of(model).compile(model)
-            if compile_loss := getattr(objective, "compile", None):
-                compile_loss()
-        self.wrapped = wrap(
-            model, ranks, trainer.parallel, blocks=self.family.blocks(model), methods=("features", "logits")
-        )
-        self.model = model
-        self.optimiser = adamw(self.model, betas=(trainer.beta1, trainer.beta2), weight_decay=trainer.weight_decay)
-        self.ema = EMA(self.model, trainer.ema)
-        self.watch, self.window, self.arrivals = LossWatch(), Window(), Arrivals()
+        self.student = Student(model, trainer, ranks)
+        if trainer.compile and (compile_loss := getattr(objective, "compile", None)):
+            compile_loss()
+        self.watch, self.attention = LossWatch(), AttentionWatch(data.length)
+        self.window, self.arrivals = Window(), Arrivals()
         self.score: Likelihood | None = None
         self.clock, self.tokens = Stopwatch(), 0  # of training since the last line of metrics, in this session
         self.total_seconds = 0.0  # of training over all sessions
@@ -88,64 +78,86 @@ class Run:
         self.micro_batch = min(trainer.micro_batch or self.share, self.share)
         dtype = torch.bfloat16 if trainer.precision == "bf16" else torch.float32
         self.rate = matmul_rate(ranks.device, dtype) * ranks.world
+        self.save_due = False
+        self.stop, self.stopping = Stop(), False  # whether this process is asked to leave; whether all are leaving
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def go(self, start: int) -> Checkpoint:
         """Train from step `start` to the end."""
-        trainer, shown = self.trainer, self.trainer.progress and self.ranks.first
+        trainer, ranks = self.trainer, self.ranks
         with ExitStack() as stack:
             if start:
                 self._restore(start)
             self.log = self._open_log(start, stack)
-            self.progress = stack.enter_context(Progress(trainer.steps, start, shown=shown))
+            self.progress = stack.enter_context(Progress(shown=trainer.progress and ranks.first))
+            self.progress.show("training", start, trainer.steps)
+            if self.folder:
+                stack.enter_context(self.stop.listening(among_others=ranks.world > 1))
             if start == 0:
                 self._evaluate(0)
-            save_due = False
             for step in range(start, trainer.steps):
-                done = step + 1
-                # 0. where the objective has rounds: a new one, or the one that was left off
                 if self.rounds and (step == start or self.rounds.begins(step)):
                     self._enter_round(self.rounds, step)
                 self.clock.start()
-                # 1. the gradient of this step's global batch, summed over micro-batches and processes
                 sums = self._gradients(step)
-                # 2. divide, clip, step, average
-                self._update(step, sums)
-                self.progress.advance(done)
-                round_ends = self.rounds is not None and self.rounds.begins(done)
-                ends = round_ends or done == trainer.steps
-                report_due = ends or done % trainer.log_every == 0
-                eval_due = self.held_out is not None and (ends or done % trainer.eval_every == 0)
-                save_due |= bool(trainer.save_every) and done % trainer.save_every == 0
-                # 3. look at what has been done; at all of it if something is to be told or kept
-                settled = report_due or eval_due or save_due
-                self._look_back(0 if settled else BEHIND)
-                if settled:
-                    self.clock.stop()
-                # 4. report
-                if report_due:
-                    self._report(done)
-                # 5. evaluate
-                if eval_due:
-                    self._evaluate(done)
-                # 6. save; not while the loss is raised, since that may be the state no one wants back
-                if round_ends and self.rounds and self.folder:
-                    self._checkpoint(done, self.folder.round(self.rounds.round))
-                if done == trainer.steps or (save_due and self.watch.calm):
-                    self._save(done)
-                    save_due = False
+                self.arrivals.send(step, torch.cat([self.student.update(step, sums, self._lr(step)), sums]))
+                self.tokens += trainer.batch * self.data.length
+                self._after(step + 1)
             if self.rounds and start == trainer.steps:  # only the checkpoint is missing: it says which round it is of
                 self._enter_round(self.rounds, start - 1)
             checkpoint = self._export(trainer.steps)
-            plain(checkpoint.model).to(self.ranks.device)
-            return checkpoint
+            if self.stopping:
+                self._leave(trainer.steps)
+        if isinstance(checkpoint.model, nn.Module):
+            checkpoint.model.to(ranks.device)
+        return checkpoint
+
+    def _after(self, done: int) -> None:
+        """Look at what has been done; report, evaluate and save where that is due; leave if asked to."""
+        trainer = self.trainer
+        self.progress.show("training", done, trainer.steps)
+        round_ends = self.rounds is not None and self.rounds.begins(done)
+        ends = round_ends or done == trainer.steps
+        report_due = ends or done % trainer.log_every == 0
+        eval_due = self.held_out is not None and (ends or done % trainer.eval_every == 0)
+        self.save_due |= bool(trainer.save_every) and done % trainer.save_every == 0
+        settled = report_due or eval_due or self.save_due
+        self._look_back(0 if settled else BEHIND)  # at all of it if something is to be reported or kept
+        if settled:
+            self.clock.stop()
+        if report_due:
+            self._report(done)
+        if eval_due:
+            self._evaluate(done)
+        if round_ends and self.rounds and self.folder:
+            self._checkpoint(done, self.folder.round(self.rounds.round))
+        if self.ranks.world == 1:
+            self.stopping = self.stop.signal is not None
+        # not while the loss is raised, since that may be the state no one wants back
+        if done == trainer.steps or (self.save_due and self.watch.calm):
+            self._save(done)
+            self.save_due = False
+        elif self.stopping:
+            self._look_back(0)
+            self.clock.stop()
+            if self.watch.calm:
+                self._save(done)
+        if self.stopping and done < trainer.steps:  # after the last step a checkpoint is still to be written
+            self._leave(done)
+
+    def _leave(self, done: int) -> None:
+        assert self.folder is not None, "nobody listens where nothing can be saved"
+        newest = max(self.folder.states(), default=0)
+        why = "" if newest == done else " (the loss was raised since)"
+        saved = f"step {newest} of {self.trainer.steps} is saved{why}" if newest else "no step is saved"
+        raise self.stop.left(f"{saved} in {self.folder.path}: the same command goes on")
 
     def _enter_round(self, rounds: Rounds, step: int) -> None:
         """A new round takes the student as it is for its teacher, a continued one that of the round before."""
         number, student = rounds.round_of(step), None
         if number > 1 and rounds.begins(step):
-            student = Checkpoint(self._built(rounds.snapshot), rounds.process)
+            student = Checkpoint(self.student.built(rounds.snapshot), rounds.process, step_law=self._step_law)
         elif number > 1:
             assert self.folder is not None
             student = self.folder.load_round(number - 1, rounds.snapshot)
@@ -154,7 +166,9 @@ class Run:
         rounds.enter(number, student)
 
     def _gradients(self, step: int) -> Tensor:
-        """Backward through every micro-batch of this process. Returns sums over all processes: see `_terms`."""
+        """Backward through every micro-batch of this process. Returns sums over all processes: those of `_terms`, and
+        how many are asked to stop.
+        """
         trainer = self.trainer
         first = self.ranks.rank * self.share
         sums: Tensor | None = None
@@ -163,40 +177,24 @@ class Run:
             batch = self.data.batch(step, start, count, trainer.batch)
             batch = dataclasses.replace(batch, tokens_BL=to_device(batch.tokens_BL, self.ranks.device))
             _seed_dropout(self.ranks.device, seed_of(trainer.seed, "dropout", step, start))
-            with self.wrapped.accumulating(last=start + count == first + self.share):
+            with self.student.wrapped.accumulating(last=start + count == first + self.share):
                 with self._autocast():
-                    loss, terms = self.wrapped.call(partial(self._forward, batch=batch, step=step))
+                    loss, terms = self.student.wrapped.call(partial(self._forward, batch=batch, step=step))
                 loss.backward()
             sums = terms if sums is None else sums + terms
         assert sums is not None
-        return self.ranks.sum(sums)
+        asked = sums.new_full((1,), float(self.stop.signal is not None))
+        return self.ranks.sum(torch.cat([sums, asked]))
 
     def _forward(self, student: nn.Module, *, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         noise = stream(self.trainer.seed, "noise", step)  # the same for every micro-batch and process
         output = self.objective(student, batch, step=step, generator=noise)  # type: ignore[arg-type]
         return _terms(output, self.objective.regions)
 
-    def _update(self, step: int, sums: Tensor) -> None:
-        """Turn summed gradients into a step, all of it on the device."""
-        trainer, world = self.trainer, self.ranks.world
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        # processes average their gradients, so their sum is `world` times as much
-        scale = (world / sums[1]).masked_fill(sums[1] == 0, 0.0)
-        loss, norm = sums[0] * scale / world, total_norm(gradients) * scale
-        step_with(
-            self.optimiser,
-            gradients,
-            scale=clipped_scale(norm, scale, trainer.clip),
-            lr=self._lr(step),
-            sound=(loss + norm).isfinite(),
-        )
-        self.ema.update(self.model, step + 1)
-        self.arrivals.send(step, torch.cat([torch.stack([loss, norm]), sums]))
-        self.tokens += trainer.batch * self.data.length
-
     def _look_back(self, behind: int) -> None:
         """Take in the numbers of all steps but the newest `behind`; raises UserError for the first that went wrong."""
-        for step, (loss, norm, *sums) in self.arrivals.take(behind):
+        for step, (loss, norm, *sums, asked) in self.arrivals.take(behind):
+            self.stopping |= asked > 0
             if trouble := self.watch.trouble(loss, norm):
                 raise self._stopped(step, trouble)
             self.window.add([*sums, norm])
@@ -240,7 +238,7 @@ class Run:
             for region, amount, weight in zip(self.objective.regions, per_region[::2], per_region[1::2], strict=True):
                 values[f"loss_{region}"] = amount / weight if weight else 0.0
         # the head runs where there is loss; forwards counts a backward pass as two forward passes
-        body, head = self.family.flops(self.model, self.data.length)
+        body, head = family_of(self.student.model).flops(self.student.model, self.data.length)
         head *= scored / (steps * self.trainer.batch * self.data.length)
         per_token = self.objective.forwards * (body + head)
         speed = self.tokens / self.clock.seconds if self.clock.seconds else 0.0
@@ -258,28 +256,40 @@ class Run:
     def _evaluate(self, done: int) -> None:
         if self.held_out is None:
             return
-        with averaged(self.wrapped, self.ema):
+        with self.student.averaged() as model:
             self.score = score = likelihood(
-                self.model,
+                model,
                 self.held_out,
                 sequences=self.trainer.eval_batches * self.trainer.batch,
                 micro_batch=self.micro_batch,
-                process=None if is_causal(self.model) else self._process,
+                process=None if self.causal else self._process,
                 ranks=self.ranks,
                 autocast=self._autocast,
             )
+            attention = self._attend(model, self.held_out)
         values = {score.kind: score.nats, f"{score.kind}_stderr": score.stderr, "perplexity": score.perplexity}
         look = self._look(score) if self.guard else None
         if self.log:
-            self.log.write(done, values | {"sequences": score.sequences} | (look.values if look else {}))
+            self.log.write(done, values | {"sequences": score.sequences} | attention | (look.values if look else {}))
         beside = f", sample entropy {look.values['entropy']:.3f} nats" if look else ""
-        self.progress.milestone(done, f"{score}{beside}")
+        self.progress.milestone(f"{score}{beside}")
+        entropies = [value for name, value in attention.items() if name.startswith("attention_entropy")]
+        if not self.causal and (news := self.attention.news(entropies)):
+            note(f"step {done}: {news}", self.ranks.first)
         if self.guard and look:
             self._act(self.guard, look, done)
 
+    def _attend(self, model: Any, held_out: Loader) -> dict[str, float]:
+        """Entropy and largest logit of every block's attention, on a few held-out sequences at half masked."""
+        z_BL = half_masked(held_out, None if self.causal else model.mask_id).to(self.ranks.device)
+        with self._autocast():
+            found = list(enumerate(family_of(model).attention(model, z_BL) or ()))
+        entropies = {f"attention_entropy_{block}": entropy for block, (entropy, _) in found}
+        return entropies | {f"attention_logit_{block}": largest for block, (_, largest) in found}
+
     def _look(self, score: Likelihood) -> Look:
         assert self.guard is not None
-        student = Checkpoint(self._built("ema"), self._process, self.data.tokenizer)
+        student = Checkpoint(self.student.built("ema"), self._process, self.data.tokenizer, step_law=self._step_law)
         tau_product = self.rounds.tau_product if self.rounds else 1.0
         return self.guard.look(student, elbo=score.nats, tau_product=tau_product, device=self.ranks.device.type)
 
@@ -297,36 +307,30 @@ class Run:
 
     # -- what it keeps -------------------------------------------------------------------------------------------
 
-    def _tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the state by name; restoring fills them in place."""
-        weights = {f"weight.{name}": parameter.data for name, parameter in self.model.named_parameters()}
-        average = {f"ema.{name}": tensor for name, tensor in self.ema.shadow.items()}
-        adam = {f"adam.{name}": tensor for name, tensor in moments(self.model, self.optimiser).items()}
-        return weights | average | adam
-
     def _save(self, done: int) -> None:
         if self.folder is None:
             return
         if self.log:
             self.log.settle()
         score = dataclasses.asdict(self.score) if self.score else None
-        facts = {"step": done, "watch": self.watch.to_json(), "window": self.window.to_json(), "score": score}
+        facts = {"step": done, "watch": self.watch.to_json(), "window": vars(self.window), "score": score}
         facts |= {"seconds": self.total_seconds + self.clock.seconds}
-        facts |= {"guard": self.guard.to_json() if self.guard else None}
-        self.folder.save(done, self._tensors(), facts, self.trainer.keep)
+        facts |= {"guard": self.guard.to_json() if self.guard else None, "attention": sorted(self.attention.named)}
+        self.folder.save(done, self.student.tensors(), facts, self.trainer.keep)
         if done < self.trainer.steps:  # the last one is written by `go`
             self._export(done)
 
     def _restore(self, step: int) -> None:
         assert self.folder is not None
-        facts = self.folder.restore(step, self._tensors())
-        assert facts["step"] == step
-        self.watch.restore(facts["watch"])
-        self.window = Window(**facts["window"])
-        self.score = Likelihood(**facts["score"]) if facts["score"] else None
-        self.total_seconds = facts["seconds"]
-        if self.guard:
-            self.guard.restore(facts["guard"])
+        facts = self.folder.restore(step, self.student.tensors())
+        with reading(self.folder.states()[step], "the training state", self.folder.cure(step)):
+            self.watch.restore(facts["watch"])
+            self.window = Window(**facts["window"])
+            self.score = Likelihood(**facts["score"]) if facts["score"] else None
+            self.total_seconds = float(facts["seconds"])
+            self.attention.named = set(facts["attention"])
+            if self.guard:
+                self.guard.restore(facts["guard"])
 
     def _export(self, done: int) -> Checkpoint:
         """The run's checkpoint."""
@@ -338,9 +342,10 @@ class Run:
         about = record(self.ranks.device, step=done, config=self.config, score=score)
         if self.rounds:
             about |= {"distillation": self.rounds.about()}
-        checkpoint = Checkpoint(self._built("ema"), self._process, self.data.tokenizer, about)
+        model, tokenizer = self.student.built("ema"), self.data.tokenizer
+        checkpoint = Checkpoint(model, self._process, tokenizer, about, self._step_law)
         if path is not None:
-            raw = _gathered(dict(self.model.named_parameters()))
+            raw = self.student.weights("raw")
             self.ranks.on_first(lambda: save(checkpoint, path, raw=raw))
         return checkpoint
 
@@ -348,11 +353,10 @@ class Run:
     def _process(self) -> Process:
         return getattr(self.objective, "process", None) or Masked()
 
-    def _built(self, weights: Literal["raw", "ema"]) -> Any:
-        """The student by itself, on the CPU and in eval mode; all processes call this together."""
-        tensors = self.model.state_dict() | (self.ema.shadow if weights == "ema" else {})
-        copies = {name: tensor.clone() for name, tensor in _gathered(tensors).items()}
-        return assemble(self.family, plain(self.model).config, copies, "the trained model").eval()
+    @property
+    def _step_law(self) -> StepLaw:
+        """A student keeps the step law of its teacher."""
+        return getattr(self.objective, "step_law", None) or Factorised()
 
 
 def _seed_dropout(device: torch.device, seed: int) -> None:
@@ -378,8 +382,3 @@ def _terms(output: LossOutput, regions: tuple[str, ...]) -> tuple[Tensor, Tensor
             here_BL = output.region_BL == REGIONS.index(region)
             sums += [(seen_BL * here_BL).sum(dtype=wide), (output.weight_BL * here_BL).sum(dtype=wide)]
     return loss, torch.stack(sums)
-
-
-def _gathered(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole tensors on the CPU; all processes call this together."""
-    return {name: whole(tensor.detach()).cpu() for name, tensor in tensors.items()}

@@ -1,10 +1,12 @@
-"""What a run reports of itself: `metrics.jsonl`, one JSON object a line, and the same numbers for TensorBoard.
+"""The numbers of a run on their way: from the device, through means over steps, to `metrics.jsonl` and TensorBoard.
 
-After a restart everything past the restored step is cut off, so no step is told twice. Sums that are still open (the
-mean loss since the last line) are part of the training state, so a resumed run writes the same losses as an
+Reading a number from a GPU at once would make the host wait until the step is done, and the GPU then wait for the host
+to queue the next one. So numbers are sent after each optimiser step and looked at a fixed number of steps later,
+whatever has arrived already: all processes look at the same step at the same time, and stop together.
+
+After a restart everything past the restored step is cut off the log, so no step is in it twice. Sums that are still
+open (the mean loss since the last line) are part of the training state, so a resumed run writes the same losses as an
 undisturbed one.
-
-Refuses to know how the numbers came about.
 """
 
 from __future__ import annotations
@@ -12,16 +14,47 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from unmask.core.errors import os_errors
 from unmask.core.files import write_text
 
+BEHIND = 4  # optimiser steps that the device may be behind the host
+
+
+class Arrivals:
+    """Numbers of optimiser steps, first in, first out."""
+
+    def __init__(self) -> None:
+        self._sent: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
+
+    def send(self, step: int, numbers_N: Tensor) -> None:
+        """Queue the numbers of a step behind all the work that the device has been given so far."""
+        arrived = None
+        if numbers_N.is_cuda:
+            queue = torch.cuda.current_stream(numbers_N.device)
+            numbers_N = numbers_N.to("cpu", non_blocking=True)  # into pinned memory
+            arrived = torch.cuda.Event(blocking=True)
+            arrived.record(queue)
+        self._sent.append((step, numbers_N, arrived))
+
+    def take(self, behind: int) -> Iterator[tuple[int, list[float]]]:
+        """Step and numbers of all but the `behind` newest, oldest first; waits for those that are not here yet."""
+        while len(self._sent) > behind:
+            step, numbers_N, arrived = self._sent.popleft()
+            if arrived is not None:
+                arrived.synchronize()
+            yield step, numbers_N.tolist()
+
 
 class Window:
-    """Means over the optimiser steps since the last line of the log."""
+    """Sums over the optimiser steps since the last line of the log."""
 
     def __init__(self, sums: list[float] | None = None, steps: int = 0) -> None:
         self.sums = sums or []
@@ -30,9 +63,6 @@ class Window:
     def add(self, values: list[float]) -> None:
         self.sums = [a + b for a, b in zip(self.sums or [0.0] * len(values), values, strict=True)]
         self.steps += 1
-
-    def to_json(self) -> dict[str, Any]:
-        return {"sums": self.sums, "steps": self.steps}
 
 
 def lines_until(text: str, step: int) -> str:

@@ -1,7 +1,4 @@
-"""AdamW, the learning rate at a step, and one pass that normalises and clips the gradients.
-
-Refuses to know what the gradients are of.
-"""
+"""AdamW over the trained parameters, the learning rate at a step, and one pass that normalises and clips gradients."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from unmask.models.parameters import trainable
 
 Decay = Literal["constant", "cosine", "linear"]
 
@@ -26,8 +25,8 @@ def learning_rate(step: int, *, peak: float, warmup: int, decay: Decay, steps: i
 
 
 def adamw(model: nn.Module, *, betas: tuple[float, float], weight_decay: float) -> torch.optim.AdamW:
-    """AdamW with one kernel for all parameters. Weight decay shrinks matrices only, not gains and biases."""
-    parameters = list(model.parameters())
+    """AdamW with one kernel for all trained parameters. Weight decay shrinks matrices only, not gains and biases."""
+    parameters = list(trainable(model).values())
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
@@ -65,7 +64,7 @@ def moments(model: nn.Module, optimiser: torch.optim.AdamW) -> dict[str, Tensor]
     to go.
     """
     found: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in trainable(model).items():
         state = optimiser.state[parameter]
         if not state:
             on_device = optimiser.param_groups[0]["fused"]

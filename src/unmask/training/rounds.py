@@ -16,6 +16,7 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError, unknown
+from unmask.inference.step_law import StepLaw
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import Batch, LossOutput
 from unmask.objectives.distil.base import Distillation
@@ -78,6 +79,10 @@ class Rounds:
     @property
     def regions(self) -> tuple[str, ...]:
         return self.now.regions
+
+    @property
+    def step_law(self) -> StepLaw | None:
+        return self.method._frozen.step_law if isinstance(self.method, Distillation) else None
 
     @property
     def process(self) -> Process:

@@ -1,6 +1,6 @@
 """How much arithmetic a step is, how long steps take, and how fast this device can do arithmetic: together the MFU.
 
-Refuses to know the loop. Counts multiply-adds as two operations, matrix products only.
+A multiply-add counts as two operations; only matrix products count.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Watches the loss of every optimiser step and says when training has gone wrong.
+"""Watches training: the loss of every optimiser step, and how sharply the network attends.
 
-The rule: stop at once when the loss or the gradient is not a finite number; stop when the loss has stayed above twice
-its median plus 0.5 nats for 50 steps running, the median being that of the last 256 steps before the rise. Single
-spikes, however high, stop nothing.
+The loss: stop at once when it or the gradient is not a finite number; stop when it has stayed above twice its median
+plus 0.5 nats for 50 steps running, the median being that of the last 256 steps before the rise. Single spikes, however
+high, stop nothing.
 
-Refuses to know what to do about it.
+Attention: a block whose heads look at one position each learns little more; that is worth one line, once a block.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 MEMORY, FACTOR, MARGIN, PATIENCE = 256, 2.0, 0.5, 50
+LEAST_ENTROPY = 1.0  # nats, of a block's attention at half masked
 
 
 class LossWatch:
@@ -29,17 +31,12 @@ class LossWatch:
         """Whether the loss is not raised now: the moment to save a state that one may want to come back to."""
         return self._raised == 0
 
-    def bound(self) -> float:
-        """Above this a loss counts as raised."""
-        if len(self._losses) < PATIENCE:
-            return math.inf
-        return FACTOR * statistics.median(self._losses) + MARGIN
-
     def trouble(self, loss: float, norm: float) -> str | None:
         """Take in one step's loss and gradient norm; what is wrong, if anything."""
         if not (math.isfinite(loss) and math.isfinite(norm)):
             return f"the loss or its gradient is not a finite number (loss {loss:g}, gradient norm {norm:g})"
-        bound = self.bound()
+        known = len(self._losses) >= PATIENCE
+        bound = FACTOR * statistics.median(self._losses) + MARGIN if known else math.inf
         if loss <= bound:
             self._losses.append(loss)
             self._raised = 0
@@ -53,6 +50,27 @@ class LossWatch:
         return {"losses": list(self._losses), "raised": self._raised}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        self._losses.clear()
-        self._losses.extend(saved["losses"])
+        self._losses = deque(saved["losses"], maxlen=MEMORY)
         self._raised = saved["raised"]
+
+
+class AttentionWatch:
+    """Names blocks whose median attention entropy falls below 1 nat, or below half of what `length` positions allow
+    (log length) where that is less.
+    """
+
+    def __init__(self, length: int, named: Sequence[int] = ()) -> None:
+        self.least = min(LEAST_ENTROPY, math.log(length) / 2)
+        self.named = set(named)
+
+    def news(self, entropies: Sequence[float]) -> str | None:
+        """One line about the blocks that are below the bound and were not named before."""
+        fresh = [block for block, nats in enumerate(entropies) if not nats >= self.least and block not in self.named]
+        if not fresh:
+            return None
+        self.named.update(fresh)
+        found = ", ".join(f"{block} ({entropies[block]:.2f})" for block in fresh)
+        return (
+            f"attention has collapsed in block {found}: median entropy in nats at half masked, below {self.least:.2f}; "
+            "a smaller beta2, a lower lr, a longer warmup or a larger batch helps"
+        )

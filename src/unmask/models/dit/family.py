@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unmask.core.errors import UserError
 from unmask.models.dit import published
+from unmask.models.dit.attention import attention_stats
 from unmask.models.dit.cached import Cached, narrowed
 from unmask.models.dit.folded import FoldedDiT
 from unmask.models.dit.layers import Rotary
@@ -28,11 +28,6 @@ class DiTFamily(Family):
 
     def build(self, config: DiTConfig) -> DiT:
         return DiT.from_config(config)
-
-    def check(self, config: DiTConfig, weights: Mapping[str, Tensor]) -> None:
-        found = len({name.split(".")[1] for name in weights if name.startswith("blocks.")})
-        if config.blocks != found:
-            raise UserError(f"the config says {config.blocks} blocks, and the weights have {found}")
 
     def settle(self, model: nn.Module) -> None:
         """The table of rotary positions is in no checkpoint."""
@@ -67,6 +62,10 @@ class DiTFamily(Family):
         shape = model.config
         attention = 2 * length * shape.hidden * (0.5 if shape.causal else 1.0)
         return 2.0 * shape.blocks * (12 * shape.hidden**2 + attention), 2.0 * shape.hidden * shape.vocab_size
+
+    def attention(self, model: nn.Module, z_BL: Tensor) -> list[tuple[float, float]]:
+        assert isinstance(model, DiT)
+        return list(attention_stats(model, z_BL))
 
     def inference(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
         assert isinstance(model, DiT)

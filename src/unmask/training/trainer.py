@@ -1,8 +1,6 @@
 """Trainer: how to train, as options; `fit` opens the run and hands over to the loop (loop.py).
 
 Running `fit` again with the same options continues the run in `out`; with others it is refused.
-
-Refuses to know any loss, any file format and torch.distributed.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint, has_raw, load
 from unmask.core.errors import UserError
+from unmask.core.progress import note
 from unmask.core.provenance import device_name
 from unmask.core.ranks import Ranks, joined
 from unmask.data.loader import Loader
@@ -30,37 +29,23 @@ from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard
 from unmask.training.loop import Run
 from unmask.training.optim import Decay
-from unmask.training.progress import note
 
-# What may change between two sessions of one run: how it is watched, and where and how spread out it is computed.
+# What may change between two sessions of one run: how it is watched, where and how spread out it is computed, and how
+# long it is to be. A model it started from is known by its weights.
 FREE = {
-    f"trainer.{name}"
-    for name in (
-        "micro_batch",
-        "compile",
-        "device",
-        "parallel",
-        "eval_every",
-        "eval_batches",
-        "save_every",
-        "log_every",
-        "keep",
-        "tensorboard",
-        "progress",
-    )
-}
-FREE |= {"facts.teacher.source", "facts.from.source"}  # a model is known by its weights
-LENGTH = {"trainer.steps", "objective.curriculum.rounds"}  # may change if no step before depends on it
+    "trainer.micro_batch", "trainer.compile", "trainer.device", "trainer.parallel", "trainer.eval_every",
+    "trainer.eval_batches", "trainer.save_every", "trainer.log_every", "trainer.keep", "trainer.tensorboard",
+    "trainer.progress", "trainer.steps", "objective.curriculum.rounds", "facts.teacher.source", "facts.from.source",
+}  # fmt: skip
 
 
 @dataclass
 class Trainer:
     """How to train. The defaults suit a small model; recipes hold published settings.
 
-    Args:
+    Optimiser:
         steps: optimiser steps
         batch: sequences in one optimiser step, over all processes
-        micro_batch: sequences in one forward pass of one process (default: all of its share)
         lr: peak learning rate of AdamW
         warmup: steps over which the rate rises to its peak
         decay: how it falls afterwards, to 0 at the last step, or constant
@@ -69,11 +54,15 @@ class Trainer:
         beta2: of AdamW
         clip: longest gradient; 0 for any length
         ema: decay of the averaged weights, which are evaluated and saved
-        precision: of matrix products; weights and sums are fp32 in either
-        compile: compile the model's blocks first (worth it on a GPU)
-        device: auto, cpu, cuda or mps
-        parallel: how torchrun's processes share the model; auto is ddp
         seed: names all randomness: batches, noise, dropout
+    Machine:
+        device: auto, cpu, cuda or mps
+        precision: of matrix products; weights and sums are fp32 in either
+        micro_batch: sequences in one forward pass of one process (default: all of its share)
+        compile: compile the model's blocks first (worth it on a GPU)
+        parallel: how torchrun's processes share the model; auto is ddp
+    Run:
+        out: the run's folder; running again with the same options continues it
         eval_every: steps between evaluations; 0 for none
         eval_batches: batches of held-out text in an evaluation
         save_every: steps between saved states; 0 for only the last
@@ -81,7 +70,6 @@ class Trainer:
         keep: how many of the newest states stay on disk
         tensorboard: also write TensorBoard files
         progress: show progress on stderr
-        out: the run's folder; running again with the same options continues it
     """
 
     steps: int = 1000
@@ -107,7 +95,7 @@ class Trainer:
     keep: int = 2
     tensorboard: bool = True
     progress: bool = True
-    out: Path | None = None
+    out: str | Path | None = None
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -176,19 +164,21 @@ class Trainer:
             "torch": str(torch.__version__),
             "micro_batch": self.micro_batch,
         }
-        free = FREE | (LENGTH if self.decay == "constant" else set())
-        found = folder.claim(config, session, free, self.steps)
-        start, last = found["step"], found["last"]
+        found = folder.claim(config, session, FREE, self.steps)
+        start, last = found.step, found.session or {}
         if start > self.steps:
             raise UserError(
                 f"{folder.path} has already done {start} steps, and {self.steps} are asked for: "
                 "give more --steps (in a distillation --rounds), or another --out"
             )
-        changed = [f"{name} {last[name]} -> {value}" for name, value in session.items() if last and last[name] != value]
+        if start and found.steps != self.steps and self.decay != "constant":
+            told = f"steps {found.steps} -> {self.steps}: the {self.decay} decay now ends at step {self.steps}"
+            note(f"{told}; the weights will not be those of a run that was so long from the start", ranks.first)
+        changed = [f"{name} {last[name]} -> {now}" for name, now in session.items() if last.get(name, now) != now]
         if start and changed:
             warning = "since the last session: the weights will not be bit for bit those of an undisturbed run"
             note(f"{', '.join(changed)} {warning}", ranks.first)
-        return int(start), bool(found["finished"])
+        return start, found.finished
 
 
 @contextmanager

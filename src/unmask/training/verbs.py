@@ -1,0 +1,285 @@
+"""The verbs `train` and `distill`, in Python and on the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from unmask.checkpoint.identity import weights_hash
+from unmask.checkpoint.io import Checkpoint, load
+from unmask.core.errors import UserError
+from unmask.core.ranks import joined
+from unmask.core.streams import seed_of
+from unmask.core.verbs import verb
+from unmask.data.loader import Loader
+from unmask.data.shards import ShardSet, check_tokenizer
+from unmask.metrics.judges import load_judge
+from unmask.models.denoiser import is_causal
+from unmask.models.family import as_student, changed_preset, family_named
+from unmask.objectives.ar import AR
+from unmask.objectives.elbo import MDLM
+from unmask.processes import Process, process_named
+from unmask.processes.schedule import schedule_named
+from unmask.training.guard import Bounds, Guard
+from unmask.training.round_table import USUAL_PLAN, round_table
+from unmask.training.rounds import make_rounds
+from unmask.training.trainer import Trainer
+
+Corpora = str | Path | Sequence[str | Path]
+
+
+@verb
+def train(
+    data: Corpora,
+    *,
+    weights: Sequence[float] | None = None,
+    wrap: bool = False,
+    objective: Literal["mdlm", "ar"] = "mdlm",
+    process: str | None = None,
+    schedule: Literal["log_linear", "cosine"] | None = None,
+    plan: str = "iid",
+    plan_steps: int | None = None,
+    from_: Checkpoint | str | Path | None = None,
+    family: str | None = None,
+    preset: str | None = None,
+    length: int | None = None,
+    hidden: int | None = None,
+    blocks: int | None = None,
+    heads: int | None = None,
+    cond: int | None = None,
+    dropout: float | None = None,
+    set_: Sequence[str] | None = None,
+    trainer: Trainer,
+) -> Checkpoint:
+    """Train a model on corpora made by `unmask prepare`. Run the same command again to continue a run that stopped.
+
+    Many processes: `torchrun --nproc_per_node 8 -m unmask train ...`, nothing else changes. See docs/training.md.
+
+    Args:
+        data: folders made by `unmask prepare`
+        weights: how often each of them is read relative to the others (default: every block equally often)
+        wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
+        objective: mdlm is the ELBO of masked diffusion, ar is next-token prediction with a causal model
+        process: how text is corrupted (default: that of --from, else masked)
+        schedule: how fast it is corrupted (default: that of --from, else log_linear)
+        plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated or stride
+        plan_steps: train on exactly the views that sampling meets in so many steps on this plan with the grid rank
+            (default: views of all times, the usual ELBO)
+    Model:
+        from_: start from the weights of this checkpoint instead of random ones
+        family: the kind of network (default: dit)
+        preset: the model's shape, of which the options below change parts (default: pocket, or the family's first)
+        length: tokens in a sequence (default: the model's)
+        hidden: features of a position
+        blocks: transformer blocks
+        heads: attention heads
+        cond: features of the conditioning on time
+        dropout: share of features dropped in training (default: the model's)
+        set_: NAME=VALUE of any other part of the shape, for families of other options
+    """
+    if objective == "ar" and (process, schedule, plan, plan_steps) != (None, None, "iid", None):
+        raise UserError("process, schedule, plan and plan_steps are about noise, and the objective ar has none: leave "
+                        "them out")  # fmt: skip
+    corpora = _opened(data)
+    shape = {"hidden": hidden, "blocks": blocks, "heads": heads, "cond": cond, "dropout": dropout}
+    if from_ is not None:
+        if family or preset or set_ or any(value is not None for value in shape.values()):
+            raise UserError(f"--from brings the model with it: leave out --family, --preset, --set, --"
+                            f"{', --'.join(shape)} (a recipe may set them)")  # fmt: skip
+        model, noise, start = _started(from_, corpora, objective)
+    else:
+        noise, start = process_named("masked"), None
+        shape |= {"length": length, "causal": True if objective == "ar" else None, **_settings(set_)}
+        model = _fresh(family or "dit", preset, corpora, trainer.seed, shape)
+    loader = Loader(corpora, model.length if length is None else length, weights=weights, seed=trainer.seed, wrap=wrap)
+    if process is not None or schedule is not None:
+        noise = process_named(process or noise.name, schedule_named(schedule) if schedule else noise.schedule)
+    loss = AR() if objective == "ar" else MDLM(noise, plan, plan_steps)
+    return trainer.fit(model, loss, loader, facts={"from": start})
+
+
+@dataclass
+class RoundTrainer(Trainer):
+    """A trainer whose steps are rounds x round_steps."""
+
+    steps: int = dataclasses.field(init=False, default=1)
+    lr: float = 1e-4
+    eval_every: int = 500
+
+
+RoundTrainer.__doc__ = Trainer.__doc__  # the help of its options
+
+
+@verb
+def distill(
+    teacher: Checkpoint | str | Path,
+    data: Corpora,
+    *,
+    method: str = "mcd",
+    weights: Sequence[float] | None = None,
+    length: int | None = None,
+    wrap: bool = False,
+    rounds: int | None = None,
+    round_steps: int = 1000,
+    delta: float | None = None,
+    tau: float | None = None,
+    tau_drop: float | None = None,
+    divergence: Literal["reverse", "forward", "jsd", "tvd", "kl_forward", "kl_backward"] | None = None,
+    reduction: Literal["token_mean", "sum", "term_means"] | None = None,
+    reconstruct: float | None = None,
+    k: int | None = None,
+    snapshot: Literal["raw", "ema"] | None = None,
+    plan: str | None = None,
+    plan_steps: int | None = None,
+    guard: Literal["warn", "stop", "off"] = "warn",
+    bounds: Bounds,
+    judge: str | None = None,
+    samples: int = 32,
+    sample_steps: int = 16,
+    trainer: RoundTrainer,
+) -> Checkpoint:
+    """Distil a teacher into a student that starts from its weights. Run the same command again to continue.
+
+    Two methods with the same options otherwise see the same batches in the same order for the same number of steps.
+    With `out`, a table of the rounds is written to rounds.json there.
+    Many processes: `torchrun --nproc_per_node 8 -m unmask distill ...`, nothing else changes. See docs/distillation.md.
+
+    Args:
+        teacher: a checkpoint: a folder, a file, a bundled name or a hub name
+        data: folders made by `unmask prepare` with the teacher's tokenizer
+        weights: how often each of them is read relative to the others (default: every block equally often)
+        length: tokens in a sequence (default: the model's)
+        wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
+    Method:
+        method: mcd, sdtt or cd4lm; elbo trains the teacher on for the same budget (the control)
+        rounds: how many; the student of each is kept (default: 7 for sdtt, 5 for the others)
+        round_steps: optimiser steps in a round
+        delta: gap in time that the student jumps in round 1; doubles every round (default: 1/512)
+        tau: temperature of the teacher's target in round 1 (default: 0.96 for mcd, 1 for the others)
+        tau_drop: by how much it falls every round (default: 0.03 for mcd, 0 for the others)
+        divergence: of student from teacher (default: reverse); kl_forward and kl_backward are the ablation's, over all
+            positions that the student must fill
+        reduction: of mcd: one mean, a sum over the sequence, or a mean of each term (default: token_mean)
+        reconstruct: of mcd: weight of the tokens that only the teacher sees; 0 leaves them out (default: 1)
+        k: of sdtt: teacher steps in one student step (default: 2)
+        snapshot: which weights of the student become the next teacher (default: raw)
+        plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated or stride
+            (default: permutation for cd4lm, iid for the others)
+        plan_steps: the number of steps that the plan stride is made for (default: 1/delta)
+    Guard:
+        guard: what to do when a bound below is crossed
+    Table of rounds:
+        judge: for Gen PPL of every round: a judge's name, folder or file
+        samples: texts drawn from each round's student at the end, on --plan if it is given, else on golden
+        sample_steps: steps in which they are drawn
+    """
+    if guard == "off" and bounds.changed:
+        named = ", ".join(f"--{name}" for name in bounds.changed)
+        raise UserError(f"there is no guard to keep {named}: leave it out, or say --guard warn")
+    if samples < 2 or sample_steps < 1:
+        raise UserError(f"samples must be at least 2 and sample_steps at least 1, not {samples} and {sample_steps}")
+    with joined(trainer.device):
+        source, loader = _with_text(load_teacher(teacher), teacher, data, weights, length, wrap, trainer.seed)
+        objective = make_rounds(
+            method, source, rounds=rounds, round_steps=round_steps, delta=delta, tau=tau, tau_drop=tau_drop,
+            divergence=divergence, reduction=reduction, reconstruct=reconstruct, k=k, snapshot=snapshot, plan=plan,
+            plan_steps=plan_steps,
+        )  # fmt: skip
+        reader = load_judge(judge, device=trainer.device) if judge else None  # before the training, not after it
+        trainer.steps = objective.steps
+        facts = {"teacher": {"source": _lasting(teacher), "weights": weights_hash(source.model)}}
+        watch = None if guard == "off" else Guard(guard, bounds, seed=trainer.seed)
+        student = trainer.fit(as_student(source.model), objective, loader, facts=facts, guard=watch)
+        if trainer.out is not None:
+            round_table(
+                Path(trainer.out), source, plan=plan or USUAL_PLAN, judge=reader, samples=samples, steps=sample_steps,
+                seed=trainer.seed, device=trainer.device,
+            )  # fmt: skip
+        return student
+
+
+def load_teacher(teacher: Checkpoint | str | Path) -> Checkpoint:
+    """A masked model, as `distill` and `demo` need one."""
+    source = teacher if isinstance(teacher, Checkpoint) else load(teacher)
+    if is_causal(source.model):
+        name = "the teacher" if isinstance(teacher, Checkpoint) else teacher
+        raise UserError(f"{name} is a causal model and has no mask state: give a teacher trained with --objective mdlm")
+    return source
+
+
+def _opened(data: Corpora) -> list[ShardSet]:
+    return [ShardSet.open(folder) for folder in ([data] if isinstance(data, (str, Path)) else data)]
+
+
+def _with_text(
+    source: Checkpoint, name: Any, data: Corpora, weights: Sequence[float] | None, length: int | None, wrap: bool,
+    seed: int,
+) -> tuple[Checkpoint, Loader]:  # fmt: skip
+    """The teacher and the text, if they belong together. A teacher without a tokenizer gets the text's."""
+    corpora = _opened(data)
+    _check_tokenizers(source, name, corpora)
+    loader = Loader(corpora, source.model.length if length is None else length, weights=weights, seed=seed, wrap=wrap)
+    return dataclasses.replace(source, tokenizer=loader.tokenizer), loader
+
+
+def _check_tokenizers(checkpoint: Checkpoint, name: Any, corpora: list[ShardSet]) -> None:
+    for corpus in corpora:
+        if checkpoint.tokenizer is not None:
+            owner = "the model" if isinstance(name, Checkpoint) else str(name)
+            check_tokenizer(corpus, checkpoint.tokenizer, owner=owner)
+
+
+def _lasting(source: Checkpoint | str | Path) -> str | None:
+    """A path that still leads there from another folder; names stay names."""
+    if isinstance(source, Checkpoint):
+        return None
+    return str(Path(source).resolve()) if Path(source).exists() else str(source)
+
+
+def _settings(said: Sequence[str] | None) -> dict[str, Any]:
+    """NAME=VALUE as numbers, true and false, or text."""
+    found: dict[str, Any] = {}
+    for item in said or ():
+        name, sign, value = item.partition("=")
+        if not sign:
+            raise UserError(f"--set takes NAME=VALUE, not {item!r}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _fresh(family: str, preset: str | None, corpora: list[ShardSet], seed: int, shape: dict[str, Any]) -> Any:
+    """A random model that fits the corpora's tokenizer; the same seed gives the same weights."""
+    kind = family_named(family)
+    chosen = {name: value for name, value in shape.items() if value is not None}
+    preset = preset or ("pocket" if family == "dit" else next(iter(kind.presets), ""))
+    config = changed_preset(kind.presets, preset, **chosen)
+    config = kind.for_tokens(config, corpora[0].tokenizer().size)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(seed, "weights"))
+        return kind.build(config)
+
+
+def _started(source: Any, corpora: list[ShardSet], objective: str) -> tuple[Any, Process, dict[str, Any]]:
+    """The model and process of a checkpoint, if objective and corpora suit it, and what to remember of it."""
+    checkpoint = source if isinstance(source, Checkpoint) else load(source)
+    name = "the model" if isinstance(source, Checkpoint) else source
+    causal = is_causal(checkpoint.model)
+    if causal and objective != "ar":
+        raise UserError(f"{name} is a causal model: add --objective ar, or start from a masked one")
+    if objective == "ar" and not causal:
+        raise UserError(f"{name} is a masked model: leave out --objective ar, or start from a causal one")
+    _check_tokenizers(checkpoint, source, corpora)
+    about = {
+        "source": None if isinstance(source, Checkpoint) else str(source),
+        "weights": weights_hash(checkpoint.model), "step": checkpoint.provenance.get("step"),
+    }  # fmt: skip
+    return as_student(checkpoint.model), checkpoint.process, about
