@@ -31,7 +31,7 @@ def test_a_shipped_model_is_whole_and_says_what_it_is(name):
     files = {"README.md", "config.json", "model.safetensors", "provenance.json", "tokenizer.json"}
     assert {file.name for file in folder.iterdir()} == files
     checkpoint = load(name)  # checks every sha256
-    assert {parameter.dtype for parameter in checkpoint.model.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in checkpoint.model.parameters()} == {torch.bfloat16}
     card = (folder / "README.md").read_text(encoding="utf-8")
     for file in ("model.safetensors", "tokenizer.json"):
         assert f"{sha256_file(folder / file)}  {file}" in card

@@ -15,6 +15,7 @@ from unmask.core.files import write_json
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.dit.network import DiT
 from unmask.models.dit.published import key_map
+from unmask.processes import Masked
 from unmask.processes.schedule import Cosine
 
 SHAPE = {"vocab_size": 23, "length": 12, "hidden": 24, "cond": 8, "blocks": 2, "heads": 2}
@@ -41,7 +42,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def checkpoint(tokenizer: Tokenizer) -> Checkpoint:
-    return Checkpoint(_random_dit(vocab_size=tokenizer.size + 1), Cosine(eps=0.01), tokenizer, {"steps": 7})
+    return Checkpoint(_random_dit(vocab_size=tokenizer.size + 1), Masked(Cosine(eps=0.01)), tokenizer, {"steps": 7})
 
 
 def _mdlm_tensors(model: DiT, prefix: str = "backbone.") -> dict[str, Tensor]:

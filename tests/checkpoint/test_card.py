@@ -33,7 +33,7 @@ def test_a_bfloat16_checkpoint_writes_as_its_rounded_float32_twin(checkpoint, ra
     save(checkpoint, convert_from)
     convert(convert_from, tmp_path / "half", dtype=torch.bfloat16)
     half = load(tmp_path / "half")
-    assert {parameter.dtype for parameter in half.model.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in half.model.parameters()} == {torch.bfloat16}
     twin = random_dit(vocab_size=checkpoint.model.vocab_size)
     with torch.no_grad():
         for parameter in twin.parameters():

@@ -11,6 +11,7 @@ from unmask.checkpoint.tensors import read_tensors, write_tensors
 from unmask.core.errors import UserError
 from unmask.core.files import write_json
 from unmask.models.dit.layers import inverse_frequencies
+from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 
 
@@ -59,7 +60,7 @@ def test_converting_there_and_back_changes_no_bit(random_dit, mdlm_folder, tmp_p
 
 
 def test_our_tokenizer_travels_in_an_mdlm_folder(random_dit, tokenizer, tmp_path):
-    checkpoint = Checkpoint(random_dit(vocab_size=tokenizer.size + 1), LogLinear(), tokenizer)
+    checkpoint = Checkpoint(random_dit(vocab_size=tokenizer.size + 1), Masked(LogLinear()), tokenizer)
     save(checkpoint, tmp_path / "ours")
     convert(tmp_path / "ours", tmp_path / "theirs", format="mdlm")
     assert load(tmp_path / "theirs").tokenizer.hash == tokenizer.hash
@@ -76,10 +77,10 @@ def test_half_the_size_leaves_the_rotary_frequencies_whole(random_dit, tmp_path)
 
 
 def test_what_mdlms_layout_cannot_say_is_not_written(random_dit, tmp_path):
-    save(Checkpoint(random_dit(), Cosine()), tmp_path / "cosine")
-    save(Checkpoint(random_dit(), LogLinear(0.2)), tmp_path / "eps")
+    save(Checkpoint(random_dit(), Masked(Cosine())), tmp_path / "cosine")
+    save(Checkpoint(random_dit(), Masked(LogLinear(0.2))), tmp_path / "eps")
     save(Checkpoint(random_dit(causal=True)), tmp_path / "causal")
-    refusals = {"cosine": "not 'cosine'", "eps": "not 'log_linear' with eps 0.2", "causal": "no causal models"}
+    refusals = {"cosine": "'cosine'", "eps": "not 'log_linear' with eps 0.2", "causal": "no causal models"}
     for name, message in refusals.items():
         with pytest.raises(UserError, match=message):
             convert(tmp_path / name, tmp_path / "out", format="mdlm")

@@ -11,6 +11,7 @@ import torch
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.core.errors import UserError
 from unmask.models.dit.network import DiT
+from unmask.processes import Masked
 from unmask.processes.schedule import LogLinear
 
 
@@ -68,13 +69,14 @@ def test_a_run_folder_is_searched_for_its_checkpoint(checkpoint, tmp_path):
     assert same_weights(load(tmp_path / "run").model, checkpoint.model)
 
 
-def test_bfloat16_files_load_as_float32_and_float64_stays(random_dit, tmp_path):
+def test_loading_keeps_the_stored_precision(random_dit, tmp_path):
     model = random_dit()
     save(Checkpoint(model), tmp_path / "half", dtype=torch.bfloat16)
     save(Checkpoint(model), tmp_path / "full")
     got = load(tmp_path / "half").model
     for name, parameter in got.named_parameters():
-        assert torch.equal(parameter, model.state_dict()[name].bfloat16().float())
+        assert torch.equal(parameter, model.state_dict()[name].bfloat16())  # equal in type too
+        assert parameter.dtype == torch.bfloat16
     sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "full")]
     assert sizes[0] < 0.6 * sizes[1]
     save(Checkpoint(model.double()), tmp_path / "double")
@@ -183,10 +185,10 @@ DAMAGE = {
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
     "a flipped bit": (_flip_a_bit, "model.safetensors does not match its sha256"),
-    "another shape": (lambda folder: _edit_config(folder, model={"hidden": 8}), "config.json is damaged"),
-    "no shape": (lambda folder: _edit_config(folder, model=None), "config.json is damaged"),
-    "a newer format": (lambda folder: _edit_config(folder, version=2), "format version 2, this unmask reads 1"),
-    "another kind": (lambda folder: _edit_config(folder, format="other"), "holds no network that we know"),
+    "another shape": (lambda folder: _edit_config(folder, model={"hidden": 8}), "is damaged"),
+    "no shape": (lambda folder: _edit_config(folder, model=None), "is damaged"),
+    "a newer format": (lambda folder: _edit_config(folder, version=3), "format version 3, this unmask reads 2"),
+    "another kind": (lambda folder: _edit_config(folder, format="other"), "of no family that is known"),
 }
 
 
@@ -253,4 +255,4 @@ def test_bundled_names_are_found_and_suggested(checkpoint, tmp_path, monkeypatch
 
 def test_a_tokenizer_larger_than_the_model_is_refused(random_dit, tokenizer):
     with pytest.raises(UserError, match="do not belong together"):
-        Checkpoint(random_dit(vocab_size=tokenizer.size), LogLinear(), tokenizer)
+        Checkpoint(random_dit(vocab_size=tokenizer.size), Masked(LogLinear()), tokenizer)

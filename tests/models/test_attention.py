@@ -9,6 +9,7 @@ import torch
 from unmask.core.streams import stream
 from unmask.models.dit.attention import attention_stats
 from unmask.models.dit.network import DiT
+from unmask.models.family import family_of
 from unmask.training.watch import AttentionWatch
 
 
@@ -47,7 +48,7 @@ def test_it_is_what_a_softmax_gives(causal):
     with torch.no_grad():
         expected = directly(model, z)
     assert torch.tensor(attention_stats(model, z)) == pytest.approx(torch.tensor(expected), rel=1e-4)
-    model.compile_blocks()  # the same on a compiled network, which then has no hooks left
+    family_of(model).compile(model)  # the same on a compiled network, which then has no hooks left
     assert torch.tensor(attention_stats(model, z)) == pytest.approx(torch.tensor(expected), rel=1e-4)
     assert not any(block.qkv._forward_hooks for block in model.blocks)
 

@@ -74,7 +74,7 @@ OPTIONS = [
     {"reconstruct": 0.3, "reduction": "term_means"},
     {"reconstruct": 2.0, "reduction": "sum", "divergence": "kl_forward"},
     {"tau": 1.0},
-    {"schedule": Cosine()},
+    {"process": Masked(Cosine())},
     *({"plan": plan} for plan in locked_plans() if plan != "iid"),
     {"plan": "stride", "plan_steps": 3},
 ]
@@ -174,7 +174,7 @@ def test_a_student_is_trained_as_the_readme_says(write_corpus, tmp_path):
     """Training teacher.model itself moves the student and not the teacher."""
     walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 600)) % 5
     corpus = write_corpus(tmp_path / "corpus", walk[:400], walk[400:], 6)
-    teacher = unmask.Checkpoint(DiT(7, 12, hidden=16, cond=8, blocks=1, heads=2), Cosine())
+    teacher = unmask.Checkpoint(DiT(7, 12, hidden=16, cond=8, blocks=1, heads=2), Masked(Cosine()))
     objective = unmask.MCD(teacher)
     weights = copy.deepcopy(teacher.model.state_dict())
     trainer = unmask.Trainer(steps=3, batch=4, eval_every=0, device="cpu", progress=False)
@@ -195,7 +195,7 @@ def test_a_student_is_trained_as_the_readme_says(write_corpus, tmp_path):
         ({"reconstruct": -1.0}, "a weight, 0 or more"),
         ({"reduction": "mean"}, "did you mean 'token_mean'?"),
         ({"plan": "gold"}, "did you mean 'golden'?"),
-        ({"plan": "golden", "plan_steps": 8}, "plan_steps is for the plan stride"),
+        ({"plan": "golden", "plan_steps": 8}, "plan_steps is for a plan"),
         ({"plan": "stride", "plan_steps": 0}, "at least 1, not 0"),
     ],
 )

@@ -48,7 +48,7 @@ def test_its_views_and_its_mean_are_those_of_the_sampler(model, text, monkeypatc
     """One text, its plan fixed, every step once: which views there are, and sum over k = -log q_u(x)."""
     views = [torch.full((1, 22), model.mask_id)]
     drawn = sample(
-        Checkpoint(model, LogLinear()), NUMBER + 1, steps, plan=plan, grid="rank", seed=SEED, device="cpu",
+        Checkpoint(model, Masked(LogLinear())), NUMBER + 1, steps, plan=plan, grid="rank", seed=SEED, device="cpu",
         callback=lambda view: views.append(view.tokens_BL[NUMBER:]),
     )  # fmt: skip
     u_1L = make_plan(plan).u(torch.ones(1, 22, dtype=torch.bool), steps, [stream(SEED, "reveal", NUMBER)])

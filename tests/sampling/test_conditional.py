@@ -198,11 +198,11 @@ TIES = {"ties": "chance"}
         ("left_to_right", {"name": "left_to_right"}),
         ("entropy", {"name": "entropy", "score": "entropy", "threshold": None, **TIES}),
         (Confidence(threshold=0.2), {"name": "confidence", "score": "probability", "threshold": 0.2, **TIES}),
-        ("blocks", {"name": "blocks", "size": 32, "inner": {"name": "golden"}}),
-        (Blocks(5, make_plan("iid")), {"name": "blocks", "size": 5, "inner": {"name": "iid"}}),
+        ("blocks", {"name": "blocks(32, golden)", "size": 32, "inner": {"name": "golden"}}),
+        (Blocks(5, make_plan("iid")), {"name": "blocks(5, iid)", "size": 5, "inner": {"name": "iid"}}),
         (
             Blocks(4, Confidence("entropy", 2.5)),
-            {"name": "blocks", "size": 4, "inner": {"name": "entropy", "score": "entropy", "threshold": 2.5, **TIES}},
+            {"name": "blocks(4, entropy)", "size": 4, "inner": {"name": "entropy", "score": "entropy", "threshold": 2.5, **TIES}},
         ),
     ],
 )
@@ -239,5 +239,12 @@ def test_a_model_without_a_mask_state_is_refused():
     class Maskless:
         vocab_size, length, mask_id = 9, 6, None
 
+        def features(self, z):
+            return z
+
+        logits = features
+
     with pytest.raises(UserError, match="mask state"):
         sample(Checkpoint(Maskless()), device="cpu")
+    with pytest.raises(UserError, match="takes a Checkpoint or the name of one, not a Maskless"):
+        sample(Maskless(), device="cpu")

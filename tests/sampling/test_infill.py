@@ -80,8 +80,8 @@ def test_token_ids_serve_models_without_text():
         ({"infill": "a ____", "prompt": "once"}, "leave out prompt"),
         ({"infill": ["a ____"] * 3}, "3 entries for 2 samples"),
         ({"infill": torch.tensor([1, 2])}, "no blank to fill"),
-        ({"infill": torch.tensor([1, 10**6])}, r"the id 1000000: give ids below \d+, and \d+ \(the mask\)"),
-        ({"infill": torch.tensor([[1, 0], [2, -1]])}, "the id -1: give ids below"),  # padding of shorter samples
+        ({"infill": torch.tensor([1, 10**6])}, r"the id 1000000: give ids below \d+, and \d+ where it is blank"),
+        ({"infill": torch.tensor([[1, 0], [2, -2]])}, "the id -2: give ids below"),
         ({"infill": torch.tensor(1)}, r"infill is \(L,\) or \(n, L\) token ids"),
         ({"infill": torch.zeros(2, 3, 4, dtype=torch.int64)}, r"not \(2, 3, 4\)"),
         ({"infill": torch.tensor([0.5, 1.0])}, "of torch.float32"),

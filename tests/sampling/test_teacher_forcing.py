@@ -12,6 +12,7 @@ from unmask.inference.ready import make_ready
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import Grid, make_grid
 from unmask.plans.plan import Blocks, Confidence, choose_grid, locked_plans, make_plan
+from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
@@ -53,7 +54,7 @@ CASES = [
 
 @pytest.mark.parametrize(("plan", "grid", "law"), CASES, ids=str)
 def test_what_sample_recorded_comes_out_again(network, plan, grid, law):
-    checkpoint = Checkpoint(network, Cosine())
+    checkpoint = Checkpoint(network, Masked(Cosine()))
     plan, steps = make_plan(plan), 4 if isinstance(grid, str) else None
     drawn = sample(checkpoint, 5, steps, plan=plan, grid=grid, seed=3, device="cpu", batch=2, **law)
     forced = teacher_force(

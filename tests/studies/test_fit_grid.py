@@ -17,6 +17,7 @@ from unmask.core.streams import stream
 from unmask.inference.ready import make_ready
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import Blocks, draw_u, locked_plans, make_plan
+from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
@@ -110,7 +111,9 @@ def test_the_price_of_a_path_is_the_nelbo_of_its_grid(plan):
     model = Crooked(50)
     x_TL = texts(model, 8)
     for levels, steps in [(37, 5), (50, 7), (9, 9)]:
-        fitted = fit_grid(Checkpoint(model, Cosine()), x_TL, steps, plan=plan, levels=levels, seed=1, device="cpu")
+        fitted = fit_grid(
+            Checkpoint(model, Masked(Cosine())), x_TL, steps, plan=plan, levels=levels, seed=1, device="cpu"
+        )
         forced = teacher_force(make_ready(model, CPU), x_TL[:4], make_plan(plan), fitted.grid, Cosine(), seed=1)
         assert float(forced.nats_T.mean()) == pytest.approx(fitted.paths[-1].cost, abs=1e-9)
 

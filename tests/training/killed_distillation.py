@@ -13,9 +13,10 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core import files
 from unmask.models.dit.network import DiT
 from unmask.objectives.distil.curriculum import Curriculum
+from unmask.objectives.distil.mcd import MCD
+from unmask.training.rounds import Rounds
 from unmask.training import loop
 from unmask.training.guard import Guard
-from unmask.training.rounds import MCD, Rounds
 
 STEPS, ROUND = 15, 5
 

@@ -171,8 +171,8 @@ def load(
     if weights not in WEIGHTS:
         raise unknown("weights", str(weights), WEIGHTS)
     place = _device(device)
-    path = locate(source, revision)
-    with os_errors("read", source), reading(path, "the checkpoint", "restore a copy, or save it again"):
+    with os_errors("read", source), reading(source, "the checkpoint", "restore a copy, or save it again"):
+        path = locate(source, revision)
         origin = {"source": str(source), "revision": revision, "weights": weights}
         if path.is_dir():
             checkpoint = _from_folder(path, weights, origin)

@@ -47,7 +47,9 @@ def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader, 
             f"sequences of {data.length} tokens are longer than the model's {model.length}: "
             "use a shorter length, or a model with a larger one"
         )
-    if data.tokenizer.size > model.vocab_size - (model.mask_id == model.vocab_size - 1):
+    mask_is_last = model.mask_id == model.vocab_size - 1  # else it is one of the tokenizer's own tokens
+    size = data.tokenizer.size + mask_is_last
+    if size > model.vocab_size or (mask_is_last and size < model.vocab_size):
         raise UserError(
             f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
             f"{model.vocab_size} states with the mask: prepare the text with the model's tokenizer"
