@@ -278,8 +278,8 @@ def teacher(runs: Runs) -> Table:
         )
     note = (
         "24M parameters, L = 1024, 72 million tokens each, seed 0, the same batches: ELBO on the same 512 validation "
-        "blocks (± a standard error; differences are paired, and surer), and the least attention entropy of a block, in "
-        "nats."
+        "blocks (± a standard error; differences are paired, and surer), and the least attention entropy of a block, "
+        "in nats."
     )
     return Table(note, ["change", "ELBO, nats a token", "attention entropy", "nats a byte"], rows)
 
