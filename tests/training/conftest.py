@@ -18,8 +18,8 @@ SIZE, LENGTH = 6, 12  # tokens of the tokenizer, positions
 
 @pytest.fixture(scope="session")
 def corpus(write_corpus: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 4000)) % (SIZE - 1)
-    return write_corpus(tmp_path_factory.mktemp("walk") / "corpus", walk[:3000], walk[3000:], SIZE)
+    tokens = np.cumsum(np.random.default_rng(0).integers(0, 3, 4000)) % (SIZE - 1)
+    return write_corpus(tmp_path_factory.mktemp("text") / "corpus", tokens[:3000], tokens[3000:], SIZE)
 
 
 @pytest.fixture

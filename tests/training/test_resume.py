@@ -15,7 +15,7 @@ TIMINGS = ("tokens_per_s", "mfu", "seconds")
 NEWEST = (0, 0, 0, 0, 3, 3, 3, 6, 9, 9, 12, 12, 12, 15)  # state that each moment leaves
 
 
-def told(run: Path) -> list[dict]:
+def said(run: Path) -> list[dict]:
     return [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines(run)]
 
 
@@ -33,6 +33,6 @@ def test_kills_leave_no_trace(corpus, tmp_path):
             ours, theirs = load_file(broken / folder / name), load_file(whole / folder / name)
             assert all(torch.equal(ours[key], theirs[key]) for key in theirs), (folder, name)
         assert load(broken / folder).provenance["distillation"] == load(whole / folder).provenance["distillation"]
-    assert told(broken) == told(whole)
+    assert said(broken) == said(whole)
     assert [path.name for path in (broken / "state").iterdir()] == ["step-00000015"]
     assert not [path for folder in (broken, broken / "rounds") for path in folder.iterdir() if path.name[0] == "."]

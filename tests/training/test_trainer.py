@@ -175,7 +175,7 @@ def test_a_change_of_threads_is_told(model, trainer, corpus, capsys):
 def test_a_folder_with_other_things_in_it_is_left_alone(model, trainer, corpus, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("years of work")
-    (tmp_path / "run" / ".notes.old-20250101").write_text("named as we name what lies aside")
+    (tmp_path / "run" / ".notes.old-20250101").write_text("named as we name what is being written")
     with pytest.raises(UserError, match="which is not ours"):
         trainer().fit(model, MDLM(), corpus)
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".notes.old-20250101", "thesis.txt"]

@@ -32,7 +32,7 @@ METHODS: dict[str, type[Method]] = {"mcd": MCD, "sdtt": SDTT, "cd4lm": CD4LM, "e
 Snapshot = Literal["raw", "ema"]
 NO_GAP = 2.0**-64  # delta of a method without one: it doubles like any, and more rounds are not another curriculum
 
-# What each method can be told; what it has no use for is refused.
+# What can be set of each method; what it has no use for is refused.
 _OF_ALL = {"tau", "tau_drop", "plan", "plan_steps"}
 TAKES = {
     "mcd": _OF_ALL | {"delta", "snapshot", "divergence", "reduction", "reconstruct"},
