@@ -41,9 +41,9 @@ def train(corpus: Path, out: Path) -> list[str]:
 def result(out: Path) -> tuple[bytes, bytes, str]:
     """What must be equal: averaged weights, raw weights, metrics without timings."""
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    told = [{key: value for key, value in record.items() if key not in TIMINGS} for record in records]
+    kept = [{key: value for key, value in record.items() if key not in TIMINGS} for record in records]
     files = [(out / "checkpoint" / name).read_bytes() for name in ("model.safetensors", "raw.safetensors")]
-    return files[0], files[1], json.dumps(told)
+    return files[0], files[1], json.dumps(kept)
 
 
 def run_until(command: list[str], out: Path, seconds: float | None) -> tuple[bool, float]:

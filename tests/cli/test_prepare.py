@@ -53,9 +53,9 @@ def test_it_says_what_it_made_and_does_nothing_the_second_time(
             "latin.txt is not UTF-8 text (byte 0xe9 at offset 3): convert it, or read it with `unmask prepare --errors "
             "replace`",
         ),
-        (["false.gz"], "false.gz is no gzip file, whatever its name says, nor UTF-8 text: get it again"),
-        (["number.jsonl"], "number.jsonl, line 1: the field 'text' holds a number, not a text"),
-        (["null.jsonl"], "null.jsonl, line 1: the field 'text' holds null, not a text"),
+        (["false.gz"], "false.gz is not UTF-8 text (byte 0x80 at offset 128)"),
+        (["number.jsonl"], "number.jsonl, line 1: no text in the field 'text' (it holds 5)"),
+        (["null.jsonl"], "null.jsonl, line 1: no text in the field 'text' (it holds null)"),
         (["odd"], r"the name of 'odd/\udcff.txt' is not UTF-8"),
         (["text.txt", "--separator", "\udcff"], r"--separator is not UTF-8 text: \udcff"),
         (["text.txt", "--vocab_size", "0"], "a tokenizer of 0 tokens is too small"),

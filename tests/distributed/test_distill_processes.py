@@ -4,14 +4,11 @@ Stated tolerance: 1e-5 in float32 weights of size about 1, as for training (the 
 """
 
 import json
-import os
-import subprocess
-import sys
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.training.runs import lines
 
 from unmask.cli.main import run
 
@@ -19,17 +16,6 @@ COMMON = "--batch 8 --micro_batch 2 --eval_batches 1 --log_every 1 --keep 9 --de
 TEACHER = f"--preset tiny --length 12 --dropout 0 --steps 4 --lr 1e-2 --eval_every 4 {COMMON}"
 ROUNDS = "--rounds 2 --round_steps 3 --delta 0.2 --tau 0.7 --samples 5"
 STUDENT = f"{ROUNDS} --lr 2e-3 --warmup 2 --ema 0.9 --save_every 2 {COMMON}"
-
-
-@pytest.fixture(scope="module")
-def house(write_corpus, tmp_path_factory):
-    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 4000)) % 5
-    folder = tmp_path_factory.mktemp("house")
-    write_corpus(folder / "corpus", walk[:3000], walk[3000:], 6)
-    run(["train", "--data", str(folder / "corpus"), *TEACHER.split(), "--out", str(folder / "teacher")])
-    return folder
-
-
 COMMANDS = """
 import json, sys
 from unmask.cli.main import leave, run
@@ -41,41 +27,31 @@ leave(0)
 """
 
 
-def two_processes(folder, *commands: list[str]) -> subprocess.CompletedProcess[str]:
-    script = folder / "commands.py"
-    script.write_text(COMMANDS)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([*launch, json.dumps(commands)], capture_output=True, text=True, env=environment)
-
-
-def test_two_processes_distil_as_one(house, tmp_path):
-    common = ["distill", "--teacher", str(house / "teacher"), "--data", str(house / "corpus"), *STUDENT.split()]
-    run([*common, "--out", str(tmp_path / "alone")])
-    kinds = ("ddp", "fsdp")
-    done = two_processes(tmp_path, *([*common, "--parallel", kind, "--out", str(tmp_path / kind)] for kind in kinds))
+def test_two_processes_distil_as_one(corpus, two_processes, tmp_path):
+    teacher, alone = tmp_path / "teacher", tmp_path / "alone"
+    run(["train", "--data", str(corpus), *TEACHER.split(), "--out", str(teacher)])
+    common = ["distill", "--teacher", str(teacher), "--data", str(corpus), *STUDENT.split()]
+    run([*common, "--out", str(alone)])
+    (tmp_path / "commands.py").write_text(COMMANDS)
+    commands = [[*common, "--parallel", kind, "--out", str(tmp_path / kind)] for kind in ("ddp", "fsdp")]
+    done = two_processes(str(tmp_path / "commands.py"), json.dumps(commands))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("samples in 16 steps") == 2  # one of them speaks, once a run
-    for kind in kinds:
-        assert_equal(tmp_path / kind, tmp_path / "alone")
-    begun, ended = (
-        load_file(folder / "checkpoint/raw.safetensors") for folder in (house / "teacher", tmp_path / "alone")
-    )
+    for kind in ("ddp", "fsdp"):
+        assert_equal(tmp_path / kind, alone)
+    begun, ended = (load_file(folder / "checkpoint/raw.safetensors") for folder in (teacher, alone))
     assert float((ended["embedding.weight"] - begun["embedding.weight"]).abs().max()) > 1e-3  # it did learn something
 
 
 def assert_equal(shared, alone):
-    """Students of every round, every number told, the table."""
+    """Students of every round, every number of the log, the table."""
     for folder in ("rounds/1", "rounds/2", "checkpoint"):
         for name in ("model.safetensors", "raw.safetensors"):
             ours, theirs = load_file(shared / folder / name), load_file(alone / folder / name)
             for key, value in theirs.items():
                 assert torch.allclose(ours[key], value, rtol=0, atol=1e-5), (folder, name, key)
-    told, expected = (
-        [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] for out in (shared, alone)
-    )
-    assert len(told) == len(expected) == 6 + 3  # 6 lines of training, 3 looks
-    for ours_line, line in zip(told, expected, strict=True):
+    assert len(lines(alone)) == 6 + 3  # 6 lines of training, 3 looks
+    for ours_line, line in zip(lines(shared), lines(alone), strict=True):
         assert ours_line.keys() == line.keys()
         for key in line.keys() - {"tokens_per_s", "mfu", "seconds"}:
             assert ours_line[key] == pytest.approx(line[key], abs=1e-4), (line["step"], key)

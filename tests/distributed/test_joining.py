@@ -3,10 +3,6 @@
 A script of the user's own may call `sample` and `evaluate` one after the other, and each joins.
 """
 
-import os
-import subprocess
-import sys
-
 SCRIPT = """
 import sys
 from unmask.core.ranks import joined
@@ -17,11 +13,8 @@ sys.stdout.write(f"done {ranks.rank} of {ranks.world}\\n")
 """
 
 
-def test_processes_join_again_and_again(tmp_path):
+def test_processes_join_again_and_again(two_processes, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [*launch, str(tmp_path / "script.py")]
-    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
+    done = two_processes(str(tmp_path / "script.py"))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["done 0 of 2", "done 1 of 2"]

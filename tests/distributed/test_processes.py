@@ -6,34 +6,21 @@ weights of size about 1 (the sums differ only in order; here they are in fact bi
 """
 
 import json
-import os
-import subprocess
-import sys
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.training.runs import lines
 
 from unmask.cli.main import run
 
 TOLERANCE = 1e-5
-OPTIONS = (
-    "--preset tiny --length 12 --dropout 0 --batch 8 --micro_batch 2 --lr 1e-2 --warmup 2 --ema 0.9 --eval_every 2 "
-    "--eval_batches 1 --save_every 2 --log_every 1 --keep 9 --device cpu --no-tensorboard --no-progress"
-)
-
-
-@pytest.fixture(scope="module")
-def corpus(write_corpus, tmp_path_factory):
-    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 4000)) % 5
-    return write_corpus(tmp_path_factory.mktemp("walk") / "corpus", walk[:3000], walk[3000:], 6)
-
-
-def two_processes(*arguments: str) -> subprocess.CompletedProcess[str]:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([*launch, *arguments], capture_output=True, text=True, env=environment)
+TIMINGS = {"tokens_per_s", "mfu", "seconds"}
+OPTIONS = [
+    "--preset", "tiny", "--length", "12", "--dropout", "0", "--batch", "8", "--micro_batch", "2", "--lr", "1e-2",
+    "--warmup", "2", "--ema", "0.9", "--eval_every", "2", "--eval_batches", "1", "--save_every", "2", "--log_every",
+    "1", "--keep", "9", "--device", "cpu", "--no-tensorboard", "--no-progress",
+]  # fmt: skip
 
 
 def tensors(folder) -> dict[str, torch.Tensor]:
@@ -48,9 +35,9 @@ def tensors(folder) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_a_run_handed_from_one_to_two_sharded_to_two_copied_to_one(corpus, tmp_path):
+def test_a_run_handed_from_one_to_two_sharded_to_two_copied_to_one(corpus, two_processes, tmp_path):
     alone, handed = tmp_path / "alone", tmp_path / "handed"
-    common = ["train", "--data", str(corpus), *OPTIONS.split()]
+    common = ["train", "--data", str(corpus), *OPTIONS]
     run([*common, "--steps", "8", "--out", str(alone)])
     run([*common, "--steps", "2", "--out", str(handed)])
     for steps, kind in (("4", "fsdp"), ("6", "ddp")):
@@ -66,17 +53,14 @@ def test_a_run_handed_from_one_to_two_sharded_to_two_copied_to_one(corpus, tmp_p
         for name, value in theirs.items():
             assert torch.allclose(ours[name], value, rtol=0, atol=TOLERANCE), (step, name)
     assert float(theirs["weight.embedding.weight"].abs().max()) > 0.1  # it is not zeros that agree
-    told, expected = (
-        [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] for out in (handed, alone)
-    )
-    assert len(told) == len(expected) == 8 + 5  # 8 lines of training, 5 evaluations
-    for ours_line, line in zip(told, expected, strict=True):
-        for key in line.keys() - {"tokens_per_s", "mfu", "seconds"}:
+    assert len(lines(alone)) == 8 + 5  # 8 lines of training, 5 evaluations
+    for ours_line, line in zip(lines(handed), lines(alone), strict=True):
+        for key in line.keys() - TIMINGS:
             assert ours_line[key] == pytest.approx(line[key], abs=1e-4), (line["step"], key)
 
 
-def test_a_users_mistake_is_told_by_every_process_and_nobody_hangs(corpus, tmp_path):
-    options = [*OPTIONS.split(), "--batch", "7", "--out", str(tmp_path / "run")]
+def test_a_users_mistake_is_said_by_every_process_and_nobody_hangs(corpus, two_processes, tmp_path):
+    options = [*OPTIONS, "--batch", "7", "--out", str(tmp_path / "run")]
     done = two_processes("-m", "unmask", "train", "--data", str(corpus), *options)
     assert done.returncode != 0
     assert "batch 7 is not a multiple of the 2 processes" in done.stderr
@@ -99,10 +83,9 @@ command()
 """
 
 
-def test_a_signal_to_one_process_saves_one_whole_state_of_all(corpus, tmp_path):
+def test_a_signal_to_one_process_saves_one_whole_state_of_all(corpus, two_processes, tmp_path):
     (tmp_path / "script.py").write_text(TERMINATED)
-    words = f"--steps 8 --save_every 0 --log_every 3 --out {tmp_path / 'run'}"
-    options = [*OPTIONS.split(), *words.split()]
+    options = [*OPTIONS, *f"--steps 8 --save_every 0 --log_every 3 --out {tmp_path / 'run'}".split()]
     done = two_processes(str(tmp_path / "script.py"), "train", "--data", str(corpus), *options)
     assert done.returncode != 0
     assert "of 8 is saved in" in done.stderr

@@ -1,9 +1,6 @@
 """`torchrun -m unmask sample` writes what one process writes: the same samples in the same order, said once."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,7 +12,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.models.dit.network import DiT
 
 
-def test_two_processes_write_what_one_writes(tmp_path, capsys):
+def test_two_processes_write_what_one_writes(two_processes, tmp_path, capsys):
     tokenizer = Tokenizer.train([], 257)
     model = DiT(tokenizer.size + 1, 20, hidden=16, cond=8, blocks=1, heads=2)
     generator = stream(0, "weights")
@@ -30,10 +27,8 @@ def test_two_processes_write_what_one_writes(tmp_path, capsys):
     assert main(words) == 0
     alone = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "unmask"]
     page = tmp_path / "film.html"
-    done = subprocess.run([*command, *words, "--html", str(page)], capture_output=True, text=True,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+    done = two_processes("-m", "unmask", *words, "--html", str(page))
     assert done.returncode == 0, done.stderr
     shared = [json.loads(line) for line in done.stdout.splitlines()]  # the second process prints nothing
     for run in (alone[0], shared[0]):
@@ -45,4 +40,4 @@ def test_two_processes_write_what_one_writes(tmp_path, capsys):
     assert shared == alone
     assert len({record["text"] for record in shared[1:]}) == 5
     assert done.stderr.count("tokens/s") == 1
-    assert '"steps":4' in page.read_text(encoding="utf-8")
+    assert '"steps": 4' in page.read_text(encoding="utf-8")

@@ -202,7 +202,11 @@ TIES = {"ties": "chance"}
         (Blocks(5, make_plan("iid")), {"name": "blocks(5, iid)", "size": 5, "inner": {"name": "iid"}}),
         (
             Blocks(4, Confidence("entropy", 2.5)),
-            {"name": "blocks(4, entropy)", "size": 4, "inner": {"name": "entropy", "score": "entropy", "threshold": 2.5, **TIES}},
+            {
+                "name": "blocks(4, entropy)",
+                "size": 4,
+                "inner": {"name": "entropy", "score": "entropy", "threshold": 2.5, **TIES},
+            },
         ),
     ],
 )

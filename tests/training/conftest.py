@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ SIZE, LENGTH = 6, 12  # tokens of the tokenizer, positions
 
 @pytest.fixture(scope="session")
 def corpus(write_corpus: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 4000)) % (SIZE - 1)
-    return write_corpus(tmp_path_factory.mktemp("walk") / "corpus", walk[:3000], walk[3000:], SIZE)
+    tokens = np.cumsum(np.random.default_rng(0).integers(0, 3, 4000)) % (SIZE - 1)
+    return write_corpus(tmp_path_factory.mktemp("text") / "corpus", tokens[:3000], tokens[3000:], SIZE)
 
 
 @pytest.fixture
@@ -32,36 +31,11 @@ def model() -> DiT:
 @pytest.fixture
 def trainer(tmp_path: Path) -> Callable[..., Trainer]:
     """A trainer of 8 steps that logs every step, evaluates every 4, saves every 2."""
-    usual = {
-        "steps": 8,
-        "batch": 8,
-        "lr": 1e-2,
-        "warmup": 2,
-        "eval_every": 4,
-        "eval_batches": 1,
-        "save_every": 2,
-        "log_every": 1,
-        "tensorboard": False,
-        "progress": False,
-        "device": "cpu",
-        "out": tmp_path / "run",
-    }
+    usual = {"steps": 8, "batch": 8, "lr": 1e-2, "warmup": 2, "eval_every": 4, "eval_batches": 1, "save_every": 2,
+             "log_every": 1, "tensorboard": False, "progress": False, "device": "cpu",
+             "out": tmp_path / "run"}  # fmt: skip
 
     def make(**changes: Any) -> Trainer:
         return Trainer(**{**usual, **changes})
 
     return make
-
-
-@pytest.fixture
-def killed_script(monkeypatch):
-    """Loads one of the scripts that kill themselves, for its `fit` and its moments."""
-
-    def load(path):
-        monkeypatch.syspath_prepend(str(path.parent))
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        script = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(script)
-        return script
-
-    return load

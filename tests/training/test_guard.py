@@ -64,9 +64,9 @@ def test_bounds_are_the_users(uniform, parrot):
 
 def test_it_tells_news_once_also_after_a_restart(uniform, parrot):
     guard = Guard()
-    for checkpoint, told in ((uniform, False), (parrot, True), (parrot, False), (uniform, False), (parrot, True)):
+    for checkpoint, is_news in ((uniform, False), (parrot, True), (parrot, False), (uniform, False), (parrot, True)):
         look = guard.look(checkpoint, elbo=2.0, tau_product=1.0, device="cpu")
-        assert bool(guard.news(look)) == told
+        assert bool(guard.news(look)) == is_news
         other = Guard()
         other.restore(json.loads(json.dumps(guard.to_json())))
         guard = other

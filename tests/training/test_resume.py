@@ -1,34 +1,38 @@
-"""Killed with SIGKILL at nine chosen moments and resumed each time, a run ends where an undisturbed one ends."""
+"""Killed with SIGKILL at chosen moments and resumed each time, a run ends where an undisturbed one ends."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from tests.training import killed
+from tests.training.runs import lines
 
-SCRIPT = Path(__file__).with_name("killed_run.py")
+from unmask.checkpoint.io import load
+
 TIMINGS = ("tokens_per_s", "mfu", "seconds")
+NEWEST = (0, 0, 0, 0, 3, 3, 3, 6, 9, 9, 12, 12, 12, 15)  # state that each moment leaves
 
 
-def told(run: Path) -> list[dict]:
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in record.items() if key not in TIMINGS} for record in records]
+def said(run: Path) -> list[dict]:
+    return [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines(run)]
 
 
-def test_kills_leave_no_trace(corpus, tmp_path, killed_script):
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    found = subprocess.run([sys.executable, str(SCRIPT), str(corpus), str(killed)], capture_output=True, text=True)
-    sessions = found.stdout.splitlines()
-    assert len(sessions) == 10, found.stderr
-    assert [line.split(" ", 1)[1] for line in sessions[:-1]] == ["signal 9"] * 9, sessions
-    assert sessions[-1] == "to the end exit 0", found.stderr
+def test_kills_leave_no_trace(corpus, tmp_path):
+    broken, whole = tmp_path / "killed", tmp_path / "whole"
+    words = [sys.executable, killed.__file__, str(corpus), str(broken)]
+    found = subprocess.run(words, capture_output=True, text=True)
+    moments = [moment.__name__ for moment in killed.MOMENTS]
+    deaths = [f"{name} signal 9 {newest}" for name, newest in zip(moments, NEWEST, strict=True)]
+    assert found.stdout.splitlines() == [*deaths, f"to the end exit 0 {killed.STEPS}"], found.stderr
 
-    killed_script(SCRIPT).fit(str(corpus), str(whole))
-    for name in ("model.safetensors", "raw.safetensors"):  # averaged weights, raw weights
-        ours, theirs = load_file(killed / "checkpoint" / name), load_file(whole / "checkpoint" / name)
-        assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
-    assert told(killed) == told(whole)
-    assert [path.name for path in (killed / "state").iterdir()] == ["step-00000020"]
-    assert not [path for path in killed.iterdir() if path.name.startswith(".")]
+    killed.fit(str(corpus), str(whole))
+    for folder in ("checkpoint", "rounds/1", "rounds/2", "rounds/3"):
+        for name in ("model.safetensors", "raw.safetensors"):  # averaged weights, raw weights
+            ours, theirs = load_file(broken / folder / name), load_file(whole / folder / name)
+            assert all(torch.equal(ours[key], theirs[key]) for key in theirs), (folder, name)
+        assert load(broken / folder).provenance["distillation"] == load(whole / folder).provenance["distillation"]
+    assert said(broken) == said(whole)
+    assert [path.name for path in (broken / "state").iterdir()] == ["step-00000015"]
+    assert not [path for folder in (broken, broken / "rounds") for path in folder.iterdir() if path.name[0] == "."]

@@ -1,35 +1,17 @@
 """Rounds in the one training loop: what the teacher is and when, what is kept, and that no interruption shows."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from safetensors.torch import load_file
+from tests.training.runs import lines, student_of, weights
 
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
-from unmask.models.dit.network import DiT
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.mcd import MCD
 from unmask.training.rounds import METHODS, Rounds, make_rounds
-
-SCRIPT = Path(__file__).with_name("killed_distillation.py")
-TIMINGS = ("tokens_per_s", "mfu", "seconds")
-
-
-def weights(model) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def lines(run, **needed):
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [record for record in records if all(record.get(key) == value for key, value in needed.items())]
 
 
 @pytest.fixture
@@ -39,12 +21,6 @@ def teacher(model) -> Checkpoint:
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
     return Checkpoint(model)
-
-
-def student_of(teacher: Checkpoint) -> DiT:
-    student = DiT.from_config(teacher.model.config)
-    student.load_state_dict(teacher.model.state_dict())
-    return student
 
 
 class Spy(MCD):
@@ -110,29 +86,6 @@ def test_optimiser_warm_up_and_average_go_on_over_rounds(teacher, trainer, corpu
     assert [line["lr"] for line in lines(tmp_path / "run", forwards=4)] == pytest.approx(
         [1e-2 / 3, 2e-2 / 3, 1e-2, 1e-2]
     )
-
-
-def test_kills_between_and_inside_rounds_leave_no_trace(corpus, tmp_path, killed_script):
-    script = killed_script(SCRIPT)
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    found = subprocess.run([sys.executable, str(SCRIPT), str(corpus), str(killed)], capture_output=True, text=True)
-    sessions = found.stdout.splitlines()
-    moments = [moment.__name__ for moment in script.MOMENTS]
-    assert sessions == [*(f"{name} signal 9" for name in moments), "to the end exit 0"], found.stderr
-
-    script.fit(str(corpus), str(whole))
-    folders = ["checkpoint", "rounds/1", "rounds/2", "rounds/3"]
-    for folder in folders:
-        for name in ("model.safetensors", "raw.safetensors"):  # averaged weights, raw weights
-            ours, theirs = load_file(killed / folder / name), load_file(whole / folder / name)
-            assert all(torch.equal(ours[key], theirs[key]) for key in theirs), (folder, name)
-        assert load(killed / folder).provenance["distillation"] == load(whole / folder).provenance["distillation"]
-
-    def told(run: Path) -> list[dict]:
-        return [{key: value for key, value in line.items() if key not in TIMINGS} for line in lines(run)]
-
-    assert told(killed) == told(whole)
-    assert sorted(path.name for path in (killed / "rounds").iterdir()) == ["1", "2", "3"]
 
 
 def test_a_round_whose_teacher_is_gone_says_so(teacher, trainer, corpus, tmp_path):

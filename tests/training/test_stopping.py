@@ -7,15 +7,12 @@ import signal
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.training.runs import weights
 
 from unmask.checkpoint.io import load
 from unmask.core.errors import Terminated
 from unmask.models.dit.network import DiT
 from unmask.objectives.elbo import MDLM
-
-
-def weights(model) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 class Interrupted(MDLM):

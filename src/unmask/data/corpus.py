@@ -1,12 +1,8 @@
 """Text from wherever it is kept, as a stream of pieces: files, compressed files, JSON lines, folders, the sample.
 
-A document reaches the rest of the house in pieces of bounded size, cut where a tokenizer would cut as well, so that
-no file and no document is ever held whole (a line of JSON is: it has to fit in memory).
-
-Text is kept as it is, byte for byte, but for a byte-order mark, the separator lines and the one newline that ends a
-document's last line. Documents of nothing but white space are left out.
-
-Refuses to know tokens and splits.
+A document comes in pieces of bounded size, cut where a tokenizer would cut as well, so that no file and no document is
+ever held whole (a line of JSON is). Text is kept as it is, byte for byte, but for a byte-order mark, the separator
+lines and the one newline that ends a document's last line. Documents of nothing but white space are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +14,6 @@ import json
 import lzma
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -29,12 +24,13 @@ from typing import Any, BinaryIO
 import zstandard
 
 from unmask.core.errors import UserError, nearest, os_errors
+from unmask.core.errors import reading as damage
 from unmask.core.files import sha256_file
 
 PIECE = 1 << 18  # characters; a longer document comes in several pieces
 CHUNK = 1 << 20  # bytes read at once
 SAMPLE = "sample-corpus.txt.xz"
-COMPRESSED = {".xz": "xz", ".gz": "gzip", ".zst": "zstd"}
+COMPRESSED = (".xz", ".gz", ".zst")
 SUFFIXES = (".txt", ".jsonl")
 
 
@@ -54,6 +50,12 @@ class Reading:
     text_field: str = "text"
     errors: str = "strict"
 
+    def documents(self, chunks: Iterable[bytes], kind: str, name: str) -> Iterator[Piece]:
+        """The documents in a stream of bytes, of the kind txt or jsonl."""
+        if kind == "jsonl":
+            return json_documents(chunks, name, self)
+        return text_documents(decoded(chunks, name, self.errors), self.separator)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -61,51 +63,26 @@ class Source:
 
     name: str  # as the user would call it
     path: Path
-    kind: str  # "txt", "jsonl", or "pieces" for a stream that was set down on disk
+    kind: str  # "txt", "jsonl", or "pieces" for a stream that was written to disk
     fingerprint: str | None = None  # of a stream; that of a file is known once all of it was read
 
     def same(self, fingerprint: str) -> bool:
         """Whether the file is still the one of this fingerprint; reads all of it."""
-        return whole_fingerprint(sha256_file(self.path)) == fingerprint
+        return self.hashed() == fingerprint
 
-    def pieces(
-        self,
-        reading: Reading,
-        on_read: Callable[[int], None] | None = None,
-        on_raw: Callable[[memoryview], object] | None = None,
-    ) -> Iterator[Piece]:
-        """Every document of the file, in order; `on_read` hears how many bytes of the file were consumed.
+    def hashed(self) -> str:
+        """What a file is known by: all of its bytes."""
+        return f"sha256:{sha256_file(self.path)}"
 
-        `on_raw` hears the bytes of the file as they are on disk, every one of them by the time the last piece is out.
-        """
-        with os_errors("read", self.path), _heard(self.path, on_raw) as handle:
+    def pieces(self, reading: Reading, on_read: Callable[[int], None] | None = None) -> Iterator[Piece]:
+        """Every document of the file, in order; `on_read` hears how many bytes of the file were consumed."""
+        with os_errors("read", self.path), open(self.path, "rb") as handle:
             chunks = _watched(uncompressed(handle, self.name), handle, on_read)
-            if self.kind == "jsonl":
-                yield from json_documents(chunks, self.name, reading)
-            elif self.kind == "pieces":
-                yield from (Piece(*json.loads(line)) for line in _lines(chunks) if line)
+            if self.kind == "pieces":
+                with damage(self.path):
+                    yield from (Piece(*json.loads(line)) for line in _lines(chunks) if line)
             else:
-                yield from text_documents(decoded(chunks, self.name, reading.errors), reading.separator)
-            while on_raw is not None and handle.read(CHUNK):
-                pass  # what lies behind the end of the compressed text belongs to the file too
-
-
-class _Heard(io.FileIO):
-    """A file whose bytes somebody else hears of as they are read."""
-
-    def __init__(self, path: Path, on_raw: Callable[[memoryview], object] | None) -> None:
-        super().__init__(path)
-        self._on_raw = on_raw
-
-    def readinto(self, buffer: Any, /) -> int:
-        size = super().readinto(buffer)
-        if self._on_raw is not None:
-            self._on_raw(memoryview(buffer)[:size])
-        return size
-
-
-def _heard(path: Path, on_raw: Callable[[memoryview], object] | None) -> io.BufferedReader:
-    return io.BufferedReader(_Heard(path, on_raw))
+                yield from reading.documents(chunks, self.kind, self.name)
 
 
 # --- finding files ----------------------------------------------------------------------------------------------------
@@ -116,18 +93,13 @@ def find(name: str, kind: str = "auto") -> list[Source]:
     if name == "sample":
         return [_source(name, Path(str(resources.files("unmask") / "assets" / SAMPLE)), kind)]
     if os.path.isdir(name):
-        return [_source(str(path), path, kind) for path in _walk(Path(name))]
-    if not os.path.exists(name) and _looks_like_sample(name):
+        return [_source(str(path), path, kind) for path in _files_in(Path(name))]
+    if not os.path.exists(name) and name.isalpha() and nearest(name.lower(), ["sample"]):
         raise UserError(f"cannot read {name}: it does not exist; did you mean 'sample'? Else check the path")
     return [_source(name, Path(name), kind)]
 
 
-def _looks_like_sample(name: str) -> bool:
-    """A misspelt word, not the name of a file: those have an ending or a folder."""
-    return re.fullmatch(r"[a-zA-Z]+", name) is not None and nearest(name.lower(), ["sample"]) is not None
-
-
-def _walk(folder: Path) -> list[Path]:
+def _files_in(folder: Path) -> list[Path]:
     def refuse(error: OSError) -> None:
         raise error
 
@@ -137,13 +109,14 @@ def _walk(folder: Path) -> list[Path]:
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             found += [Path(here, name) for name in names if not name.startswith(".") and _kind_of(name)]
     if not found:
-        endings = ", ".join([*SUFFIXES, *COMPRESSED])
-        raise UserError(f"no text in the folder {folder}: files are taken that end in {endings}")
+        raise UserError(
+            f"no text in the folder {folder}: files are taken that end in {', '.join(SUFFIXES + COMPRESSED)}"
+        )
     return sorted(found, key=lambda path: path.parts)
 
 
 def _kind_of(name: str) -> str | None:
-    """txt or jsonl by the name's ending, a compression's ending aside; None for a file of another kind."""
+    """txt or jsonl by the name's ending, before a compression's; None for a file of another kind."""
     stem, ending = os.path.splitext(name.lower())
     packed = ending in COMPRESSED
     if packed:
@@ -154,24 +127,13 @@ def _kind_of(name: str) -> str | None:
 
 
 def _source(name: str, path: Path, kind: str) -> Source:
-    chosen = (_kind_of(path.name) or "txt") if kind == "auto" else kind
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file: pipe its text in and read it as -")
-    if not _is_text(name):
+    if name.encode("utf-8", "replace").decode() != name:
         raise UserError(f"the name of {name!a} is not UTF-8, and cannot be written down: give that file another name")
     with os_errors("read", path), open(path, "rb"):
         pass  # a file that cannot be read is refused before any work
-    return Source(name, path, chosen)
-
-
-def _is_text(name: str) -> bool:
-    """Bytes of a file's name that are not UTF-8 reach Python as halves of characters."""
-    return name.encode("utf-8", "replace").decode("utf-8") == name
-
-
-def whole_fingerprint(sha256: str) -> str:
-    """What a file is known by: all of its bytes."""
-    return f"sha256:{sha256}"
+    return Source(name, path, (_kind_of(path.name) or "txt") if kind == "auto" else kind)
 
 
 # --- bytes ------------------------------------------------------------------------------------------------------------
@@ -180,7 +142,7 @@ def whole_fingerprint(sha256: str) -> str:
 def uncompressed(handle: io.BufferedReader, name: str) -> Iterator[bytes]:
     """The content of a file in chunks; its first bytes, not its name, say how it is compressed."""
     magic = handle.peek(6)[:6]
-    try:
+    with damage(name, cure="get it again from where it came"):
         if magic.startswith(b"\x28\xb5\x2f\xfd"):
             yield from _unzstd(handle)
             return
@@ -189,23 +151,8 @@ def uncompressed(handle: io.BufferedReader, name: str) -> Iterator[bytes]:
             opened = lzma.LZMAFile(handle)  # noqa: SIM115  the handle is closed by its owner
         elif magic.startswith(b"\x1f\x8b"):
             opened = gzip.GzipFile(fileobj=handle)
-        else:
-            _refuse_false_name(handle, name)
         while chunk := opened.read(CHUNK):
             yield chunk
-    except (lzma.LZMAError, gzip.BadGzipFile, zlib.error, EOFError, zstandard.ZstdError) as error:
-        raise UserError(f"{name} is damaged or cut short ({error}): get it again from where it came") from error
-
-
-def _refuse_false_name(handle: io.BufferedReader, name: str) -> None:
-    """A file that is compressed by its name only may be plain text; of anything else the name is what is wrong."""
-    promised = COMPRESSED.get(os.path.splitext(name.lower())[1])
-    try:
-        codecs.getincrementaldecoder("utf-8-sig")().decode(handle.peek())
-    except UnicodeDecodeError as error:
-        if promised:
-            raise UserError(f"{name} is no {promised} file, whatever its name says, nor UTF-8 text: get it again from "
-                            "where it came")  from error  # fmt: skip
 
 
 def _unzstd(handle: BinaryIO) -> Iterator[bytes]:
@@ -291,7 +238,7 @@ def json_documents(chunks: Iterable[bytes], name: str, reading: Reading) -> Iter
             record = json.loads(raw.decode("utf-8", reading.errors)) if raw.strip() else None
         except UnicodeDecodeError as error:
             raise _not_utf8(name, f"line {number}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{name}, line {number}: not valid JSON ({error}); expected one object a line") from error
         if record is not None:
             yield from record_document(record, f"{name}, line {number}", reading)
@@ -299,28 +246,18 @@ def json_documents(chunks: Iterable[bytes], name: str, reading: Reading) -> Iter
 
 def record_document(record: Any, where: str, reading: Reading) -> Iterator[Piece]:
     """The document that a record of named fields holds."""
-    text = record.get(reading.text_field) if isinstance(record, dict) else None
-    if isinstance(record, dict) and reading.text_field in record and not isinstance(text, str):
-        raise UserError(
-            f"{where}: the field {reading.text_field!r} holds {_json_kind(text)}, not a text; mend that line, or "
-            "choose another field with --text_field"
-        )
+    fields = record if isinstance(record, dict) else {}
+    text = fields.get(reading.text_field)
     if not isinstance(text, str):
-        fields = ", ".join(map(str, record)) if isinstance(record, dict) else f"none, it is a {type(record).__name__}"
+        found = f"it holds {json.dumps(text)[:20]}" if reading.text_field in fields else f"fields: {', '.join(fields)}"
         raise UserError(
-            f"{where}: no text in the field {reading.text_field!r} (fields: {fields}); choose one with --text_field"
+            f"{where}: no text in the field {reading.text_field!r} ({found}); mend it, or choose one with --text_field"
         )
     try:
         text = text.encode("utf-8", reading.errors).decode("utf-8")
     except UnicodeEncodeError as error:  # JSON can spell half a character, such as \ud800
         raise _not_utf8(where, "half of a surrogate pair") from error
     yield from _document(text, begun=False)
-
-
-def _json_kind(value: Any) -> str:
-    """A value's kind as JSON calls it."""
-    kinds = {int: "a number", float: "a number", list: "a list", dict: "an object", type(None): "null"}
-    return kinds.get(type(value), f"a {type(value).__name__}")
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

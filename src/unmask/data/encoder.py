@@ -4,15 +4,15 @@ A byte-level pre-tokenizer never joins a word with the white space after it, so 
 white space and the tokens of the parts are the tokens of the whole. That is checked for each tokenizer on a text of
 hard cases; one that fails (another kind of pre-tokenizer) is given whole texts instead: the same tokens, slower.
 
-The helper processes run this very file and speak in frames over pipes. They import nothing of unmask, so that they
-start in a moment, and end by themselves when the parent is gone, however it went.
-
-Refuses to know where texts come from, how documents end and where tokens go.
+The helper processes run this very file and speak in pickles over pipes. They import nothing of unmask, so that they
+start in a moment, and end by themselves when the parent is gone, however it went. (multiprocessing would run the
+caller's own script again in each of them.)
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import queue
 import re
 import signal
@@ -23,8 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
-from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import tokenizers
@@ -78,24 +77,19 @@ class EncoderPool:
         self._free: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
 
     def __enter__(self) -> EncoderPool:
-        if self._processes == 1:
-            return self
-        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}  # a helper a core is enough
-        for _ in range(self._processes):
-            helper = subprocess.Popen(
-                [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-            )
-            self._helpers.append(helper)
-            self._free.put(helper)
+        if self._processes > 1:
+            environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}  # a helper a core is enough
+            command = [sys.executable, __file__]
+            for _ in range(self._processes):
+                pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+                self._helpers.append(subprocess.Popen(command, env=environment, **pipes))
         for helper in self._helpers:
-            assert helper.stdin is not None
             with suppress(BrokenPipeError):  # already gone: the first job will say so
-                _send(helper.stdin, [self._json.encode("utf-8")])
+                _send(helper.stdin, self._json)
+            self._free.put(helper)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for helper in self._helpers:
             helper.kill()
             helper.communicate()
@@ -121,53 +115,32 @@ class EncoderPool:
 
     def _ask(self, texts: Sequence[str]) -> list[np.ndarray]:
         helper = self._free.get()
-        assert helper.stdin is not None
-        assert helper.stdout is not None
-        answer = None
-        with suppress(BrokenPipeError):  # no answer either
-            _send(helper.stdin, [text.encode("utf-8") for text in texts])
-            answer = _receive(helper.stdout)
-        self._free.put(helper)  # if it is gone, the next one to ask it finds out as well
-        if answer is None:
+        try:
+            _send(helper.stdin, list(texts))
+            answer: list[np.ndarray] = pickle.load(helper.stdout)  # type: ignore[arg-type]
+            return answer
+        except (BrokenPipeError, EOFError, pickle.UnpicklingError) as error:  # gone, perhaps half-way through an answer
             from unmask.core.errors import UserError  # not at the top: helpers import nothing of unmask
 
-            raise UserError("an encoder process was killed: free some memory and run the same command again")
-        return [np.frombuffer(ids, dtype="<u4") for ids in answer]
+            raise UserError("an encoder process was killed: free some memory and run the same command again") from error
+        finally:
+            self._free.put(helper)  # if it is gone, the next one to ask it finds out as well
 
 
-def _send(pipe: IO[bytes], parts: Sequence[bytes]) -> None:
-    """A frame: how many parts, their lengths, the parts."""
-    sizes = np.array([len(parts), *map(len, parts)], dtype="<u4")
-    pipe.write(b"".join([sizes.tobytes(), *parts]))
+def _send(pipe: IO[bytes] | None, value: Any) -> None:
+    assert pipe is not None
+    pickle.dump(value, pipe, protocol=5)
     pipe.flush()
-
-
-def _receive(pipe: IO[bytes]) -> list[bytes] | None:
-    """The parts of a frame; None if the pipe ended before all of it came: whoever writes is gone, half-way perhaps."""
-    try:
-        count = int.from_bytes(_exactly(pipe, 4), "little")
-        sizes = np.frombuffer(_exactly(pipe, 4 * count), dtype="<u4").tolist()
-        return [_exactly(pipe, size) for size in sizes]
-    except EOFError:
-        return None
-
-
-def _exactly(pipe: IO[bytes], size: int) -> bytes:
-    found = pipe.read(size)
-    if len(found) < size:
-        raise EOFError
-    return found
 
 
 def _serve() -> None:
     """A helper's life: the tokenizer first, then texts until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes the pipe
-    frame = _receive(sys.stdin.buffer)
-    if frame is None:
-        return
-    encoder = Encoder(frame[0].decode("utf-8"))
-    while (frame := _receive(sys.stdin.buffer)) is not None:
-        _send(sys.stdout.buffer, [encoder.encode(raw.decode("utf-8")).astype("<u4").tobytes() for raw in frame])
+    with suppress(EOFError):
+        encoder = Encoder(pickle.load(sys.stdin.buffer))
+        while True:
+            texts = pickle.load(sys.stdin.buffer)
+            _send(sys.stdout.buffer, [encoder.encode(text) for text in texts])
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class _Packer:
     def add(self, item: Item, ids: np.ndarray, size: int) -> None:
         """Append an item's tokens; its `size` in bytes counts for the shard in which it begins."""
         if self._writer is not None and item.split != self._split:
-            self._finish(item.source, item.number, 0)
+            self._finish(self._writer, item.source, item.number, 0)
         if item.last:
             ids = np.concatenate([ids, self._eos])
         done, self._packed = self._packed, 0
@@ -103,12 +103,12 @@ class _Packer:
             done += len(part)
             self._documents += item.last and done == len(ids)
             if writer.tokens == self._shard_tokens:
-                self._finish(item.source, item.number, done)
+                self._finish(writer, item.source, item.number, done)
 
     def end(self) -> None:
         """There is no more text: the last shard may be a short one."""
         if self._writer is not None:
-            self._finish(self._after, 0, 0)
+            self._finish(self._writer, self._after, 0, 0)
 
     def discard(self) -> None:
         """Leave nothing behind of a shard that was not finished."""
@@ -121,19 +121,10 @@ class _Packer:
         self._writer = ShardWriter(self._folder.path / f"{split}-{number:05d}.bin", self._dtype)
         return self._writer
 
-    def _finish(self, source: int, number: int, tokens: int) -> None:
-        assert self._writer is not None
-        self._shards.append(
-            {
-                "split": self._split,
-                "file": self._writer.path.name,
-                "tokens": self._writer.tokens,
-                "documents": self._documents,
-                "text_bytes": self._text_bytes,
-                "sha256": self._writer.finish(),
-                "next": [source, number, tokens],
-            }
-        )
+    def _finish(self, writer: ShardWriter, source: int, number: int, tokens: int) -> None:
+        counts = {"tokens": writer.tokens, "documents": self._documents, "text_bytes": self._text_bytes}
+        about = {"split": self._split, "file": writer.path.name, **counts, "sha256": writer.finish()}
+        self._shards.append({**about, "next": [source, number, tokens]})
         self._folder.save(shards=self._shards)
         self._documents = self._text_bytes = 0
         self._writer = None

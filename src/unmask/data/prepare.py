@@ -1,6 +1,6 @@
 """`unmask prepare`: text in, a folder of packed token shards out; stopped at any moment, the same call goes on.
 
-    inputs -> (streams set down on disk) -> survey -> division -> tokenizer -> encode and pack -> index
+    inputs -> (streams written to disk) -> survey -> division -> tokenizer -> encode and pack -> index
 
 Every file in the result is a function of the text and the settings alone, so a run that was cut off and taken up again
 ends with the same bytes as one that was not.
@@ -9,19 +9,19 @@ ends with the same bytes as one that was not.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from unmask.core.errors import UserError, os_errors
+from unmask.core.errors import reading as damage
 from unmask.core.files import write_text
 from unmask.core.progress import Progress
 from unmask.data import corpus, streams
-from unmask.data.corpus import Reading, Source, whole_fingerprint
+from unmask.data.corpus import Reading, Source
 from unmask.data.folder import SPOOL, TOKENIZER, Folder
 from unmask.data.pack import pack
-from unmask.data.shards import SPLITS, VERSION, ShardSet, dtype_for
+from unmask.data.shards import SPLITS, UNFINISHED, VERSION, ShardSet, dtype_for
 from unmask.data.splits import Division, SourceChanged, check_fractions, divide, survey, training_sample
 from unmask.data.tokenizer import Tokenizer, check_size
 from unmask.version import __version__
@@ -67,6 +67,9 @@ class Prepared:
     already: bool
 
 
+Entries = list[Source | streams.Stream]
+
+
 def prepare(inputs: list[str], out: Path | str, settings: Settings | None = None, *, show: bool = True) -> Prepared:
     """Turn text into a folder of shards, or go on with one; `show` draws progress bars on standard error.
 
@@ -74,51 +77,100 @@ def prepare(inputs: list[str], out: Path | str, settings: Settings | None = None
     """
     settings = settings or Settings()
     _check(inputs, settings)
-    reading = Reading(settings.separator, settings.text_field, settings.errors)
     given = Tokenizer.load(settings.tokenizer) if settings.tokenizer else None
-    written = _written_down(settings, given)
-    entries = _entries(inputs, settings.format, reading)
-    folder = Folder(Path(out))
-    with folder.held(), Progress(shown=show, unit="bytes") as bars:
-        if folder.finished(written, entries):
+    job = _Job(Folder(Path(out)), settings, given, _entries(inputs, settings))
+    with job.folder.held():
+        if job.folder.finished(job.written, job.entries):
             shards = ShardSet.open(out)
             shards.verify()  # "nothing to do" is said of shards that are what they were, too
             return Prepared(shards, already=True)
-        folder.begin(written, entries)
+        job.folder.begin(job.written, job.entries)
         try:
-            _fill(folder, entries, settings, reading, given, bars)
+            with Progress(shown=show, unit="bytes") as bars:
+                job.fill(bars)
         except SourceChanged:
-            folder.start_over()  # nobody knows which text its shards hold
+            job.folder.start_over()  # nobody knows which text its shards hold
             raise
     return Prepared(ShardSet.open(out), already=False)
 
 
-def _fill(
-    folder: Folder,
-    entries: list[Source | streams.Stream],
-    settings: Settings,
-    reading: Reading,
-    given: Tokenizer | None,
-    bars: Progress,
-) -> None:
-    """Do what is left to do in a folder that was begun."""
-    sources = _set_down(entries, folder, bars)
-    division = _division(entries, sources, reading, settings, folder, bars)
-    tokenizer = given or _trained(division, sources, reading, folder.state["settings"]["vocab_size"], folder, bars)
-    write_text(folder.path / TOKENIZER, tokenizer.to_json())
+class _Job:
+    """One preparation: the folder it fills, and from what."""
 
-    before = sum(shard["text_bytes"] for shard in folder.state.get("shards", []))
-    left = division.total("bytes") - before
-    shards = pack(
-        lambda first: division.items(sources, reading, first),
-        folder,
-        tokenizer,
-        settings.shard_tokens,
-        min(_cores(), 1 + left // PER_PROCESS),
-        bars.stage("encoding", division.total("bytes"), before),
-    )
-    bars.end()
-    folder.finish(_index(tokenizer, shards, division, folder))
+    def __init__(self, folder: Folder, settings: Settings, given: Tokenizer | None, entries: Entries) -> None:
+        self.folder, self.settings, self.given, self.entries = folder, settings, given, entries
+        self.reading = _reading(settings)
+        # the settings as the folder remembers them: a tokenizer by what it is, not by what it is called
+        mine = {"tokenizer": given.hash if given else None, "vocab_size": None if given else _size(settings)}
+        self.written = {**asdict(settings), **mine}
+
+    def fill(self, bars: Progress) -> None:
+        """Do what is left to do in a folder that was begun."""
+        folder = self.folder
+        sources = self._sources(bars)
+        division = self._division(sources, bars)
+        tokenizer = self.given or self._trained(division, sources, bars)
+        write_text(folder.path / TOKENIZER, tokenizer.to_json())
+
+        with damage(folder.path / UNFINISHED):
+            before = sum(int(shard["text_bytes"]) for shard in folder.state.get("shards", []))
+        left = division.total("bytes") - before
+        shards = pack(
+            lambda first: division.items(sources, self.reading, first),
+            folder,
+            tokenizer,
+            self.settings.shard_tokens,
+            min(_cores(), 1 + left // PER_PROCESS),
+            bars.stage("encoding", division.total("bytes"), before),
+        )
+        bars.end()
+        folder.finish(_index(tokenizer, shards, division.split_by, folder.state))
+
+    def _sources(self, bars: Progress) -> list[Source]:
+        """All inputs as files that can be read again."""
+        sources: list[Source] = []
+        for number, entry in enumerate(self.entries):
+            if isinstance(entry, Source):
+                sources.append(entry)
+                continue
+            spool = self.folder.path / SPOOL / str(number)
+            sources += streams.write_down(entry, spool, bars.stage(f"reading {entry.name}", None))
+            bars.end()
+            self._remember({number: sources[-1].fingerprint})
+        return sources
+
+    def _remember(self, fingerprints: dict[int, str | None], **facts: Any) -> None:
+        inputs = self.folder.state["inputs"]
+        for number, fingerprint in fingerprints.items():
+            inputs[number]["fingerprint"] = fingerprint
+        self.folder.save(inputs=inputs, **facts)
+
+    def _division(self, sources: list[Source], bars: Progress) -> Division:
+        if "division" in self.folder.state:
+            with damage(self.folder.path / UNFINISHED):
+                return Division.from_json(self.folder.state["division"])
+        with os_errors("read", sources[0].path):
+            size = sum(source.path.stat().st_size for source in sources)
+        counts = survey(sources, self.reading, bars.stage("counting", size))
+        bars.end()
+        if not any(one.documents for one in counts):
+            names = ", ".join(dict.fromkeys(source.name for source in sources[:3]))
+            self.folder.start_over()
+            raise UserError(f"no text in {names}: a corpus needs at least one document that is not empty")
+        division = divide(counts, self.settings.validation, self.settings.test)
+        hashes = {source.path: one.fingerprint for source, one in zip(sources, counts, strict=True)}
+        files = {number: hashes[one.path] for number, one in enumerate(self.entries) if isinstance(one, Source)}
+        self._remember(dict(files), division=division.to_json())
+        return division
+
+    def _trained(self, division: Division, sources: list[Source], bars: Progress) -> Tokenizer:
+        path, size = self.folder.path / TOKENIZER, _size(self.settings)
+        if path.exists():
+            return Tokenizer.read(path, f"bpe-{size}")
+        advance = bars.stage("learning tokens", division.total("characters"))
+        tokenizer = Tokenizer.train(training_sample(division, sources, self.reading, TRAINED_ON, advance), size)
+        bars.end()
+        return tokenizer
 
 
 def _check(inputs: list[str], settings: Settings) -> None:
@@ -140,84 +192,27 @@ def _size(settings: Settings) -> int:
     return TRAINED_SIZE if settings.vocab_size is None else settings.vocab_size
 
 
-def _written_down(settings: Settings, given: Tokenizer | None) -> dict[str, Any]:
-    """The settings as the folder remembers them: a tokenizer by what it is, not by what it is called."""
-    size = None if given else _size(settings)
-    return {**asdict(settings), "tokenizer": given.hash if given else None, "vocab_size": size}
+def _reading(settings: Settings) -> Reading:
+    return Reading(settings.separator, settings.text_field, settings.errors)
 
 
-def _entries(inputs: Iterable[str], kind: str, reading: Reading) -> list[Source | streams.Stream]:
-    found: list[Source | streams.Stream] = []
+def _entries(inputs: list[str], settings: Settings) -> Entries:
+    found: Entries = []
     for name in inputs:
         if name == "-":
-            found.append(streams.Stdin(reading, kind))
+            found.append(streams.Stdin(_reading(settings), settings.format))
         elif name.startswith("hf:"):
-            found.append(streams.Hub(name, reading))
+            found.append(streams.Hub(name, _reading(settings)))
         else:
-            found += corpus.find(name, kind)
+            found += corpus.find(name, settings.format)
     return found
-
-
-def _set_down(entries: list[Source | streams.Stream], folder: Folder, bars: Progress) -> list[Source]:
-    """All inputs as files that can be read again."""
-    sources: list[Source] = []
-    for number, entry in enumerate(entries):
-        if isinstance(entry, Source):
-            sources.append(entry)
-            continue
-        sources += streams.set_down(entry, folder.path / SPOOL / str(number), bars.stage(f"reading {entry.name}", None))
-        bars.end()
-        recorded = folder.state["inputs"]
-        recorded[number]["fingerprint"] = sources[-1].fingerprint
-        folder.save(inputs=recorded)
-    return sources
-
-
-def _division(
-    entries: list[Source | streams.Stream],
-    sources: list[Source],
-    reading: Reading,
-    settings: Settings,
-    folder: Folder,
-    bars: Progress,
-) -> Division:
-    if "division" in folder.state:
-        return Division.from_json(folder.state["division"])
-    with os_errors("read", sources[0].path):
-        size = sum(source.path.stat().st_size for source in sources)
-    counts = survey(sources, reading, bars.stage("counting", size))
-    bars.end()
-    if not any(one.documents for one in counts):
-        names = ", ".join(dict.fromkeys(source.name for source in sources[:3]))
-        folder.start_over()
-        raise UserError(f"no text in {names}: a corpus needs at least one document that is not empty")
-    division = divide(counts, settings.validation, settings.test)
-    hashes = {source.path: one.sha256 for source, one in zip(sources, counts, strict=True)}
-    inputs = folder.state["inputs"]
-    for entry, record in zip(entries, inputs, strict=True):
-        if isinstance(entry, Source):
-            record["fingerprint"] = whole_fingerprint(hashes[entry.path])
-    folder.save(division=division.to_json(), inputs=inputs)
-    return division
-
-
-def _trained(
-    division: Division, sources: list[Source], reading: Reading, size: int, folder: Folder, bars: Progress
-) -> Tokenizer:
-    path = folder.path / TOKENIZER
-    if path.exists():
-        return Tokenizer.read(path, f"bpe-{size}")
-    advance = bars.stage("learning tokens", division.total("characters"))
-    tokenizer = Tokenizer.train(training_sample(division, sources, reading, TRAINED_ON, advance), size)
-    bars.end()
-    return tokenizer
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _index(tokenizer: Tokenizer, shards: list[dict[str, Any]], division: Division, folder: Folder) -> dict[str, Any]:
+def _index(tokenizer: Tokenizer, shards: list[dict[str, Any]], split_by: str, state: dict[str, Any]) -> dict[str, Any]:
     splits: dict[str, Any] = {}
     for split in SPLITS:
         own = [shard for shard in shards if shard["split"] == split]
@@ -229,7 +224,7 @@ def _index(tokenizer: Tokenizer, shards: list[dict[str, Any]], division: Divisio
         "tokenizer": {**tokenizer.describe(), "file": TOKENIZER},
         "dtype": dtype_for(tokenizer),
         "splits": splits,
-        "split_by": division.split_by,
-        "settings": folder.state["settings"],
-        "inputs": folder.state["inputs"],
+        "split_by": split_by,
+        "settings": state["settings"],
+        "inputs": state["inputs"],
     }

@@ -98,6 +98,11 @@ class Shard:
             raise damaged(self.path, "its sha256 is not the index's")
 
 
+def _shard(folder: Path, said: dict[str, Any]) -> Shard:
+    file = os.fsdecode(os.fsencode(said["file"]))  # a text that can be a file's name
+    return Shard(folder / file, int(said["tokens"]), str(said["sha256"]))
+
+
 class ShardSet:
     """A prepared corpus. `ShardSet.open(folder)` checks that every shard is there in its full size.
 
@@ -107,15 +112,18 @@ class ShardSet:
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder, self.index = folder, index
         self._dtype = DTYPES[index["dtype"]]
-        self.tokenizer_hash = str(index["tokenizer"]["hash"])
+        about = index["tokenizer"]
+        self.tokenizer_hash, self._tokenizer_name = str(about["hash"]), f"{about['name']}"
+        self._tokenizer_path = folder / os.fsdecode(os.fsencode(about["file"]))
         self.shards = {
-            split: [Shard(folder / one["file"], int(one["tokens"]), str(one["sha256"])) for one in about["shards"]]
-            for split, about in index["splits"].items()
+            split: [_shard(folder, one) for one in found["shards"]] for split, found in index["splits"].items()
         }
         self.counts = {
-            split: {what: int(about[what]) for what in ("tokens", "documents", "text_bytes")}
-            for split, about in index["splits"].items()
+            split: {what: int(found[what]) for what in ("tokens", "documents", "text_bytes")}
+            for split, found in index["splits"].items()
         }
+        if any(self.counts[split]["tokens"] != sum(one.tokens for one in own) for split, own in self.shards.items()):
+            raise ValueError("its tokens do not add up")
         self._streams: dict[str, Tokens] = {}
         self._tokenizer: Tokenizer | None = None
         self._verified: set[str] = set()  # splits
@@ -158,11 +166,9 @@ class ShardSet:
 
     def tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
-            about = self.index["tokenizer"]
-            path = self.folder / about["file"]
-            tokenizer = Tokenizer.read(path, about["name"])
+            tokenizer = Tokenizer.read(self._tokenizer_path, self._tokenizer_name)
             if tokenizer.hash != self.tokenizer_hash:
-                raise damaged(path, "it is not the tokenizer of the index")
+                raise damaged(self._tokenizer_path, "it is not the tokenizer of the index")
             self._tokenizer = tokenizer
         return self._tokenizer
 
@@ -180,7 +186,7 @@ class ShardSet:
 
     def _split(self, split: str) -> list[Shard]:
         if split not in self.shards:
-            raise unknown("split", split, self.shards)
+            raise UserError(f"{self.folder}: {unknown('split', split, self.shards)}")
         return self.shards[split]
 
 

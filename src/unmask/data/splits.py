@@ -7,7 +7,6 @@ in the order of the text, so one pass writes all three.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -35,7 +34,7 @@ class Counts:
     documents: int
     characters: int
     bytes: int
-    sha256: str  # of the file
+    fingerprint: str  # of the file
 
 
 class SourceChanged(UserError):
@@ -70,13 +69,12 @@ class Division:
         for index in range(first, len(sources)):
             place = self.total(self.split_by, index)
             number = 0
-            digest = hashlib.sha256()
-            for piece in sources[index].pieces(reading, on_raw=digest.update):
+            for piece in sources[index].pieces(reading):
                 for split, text, last in self._divide(piece, place):
                     yield Item(split, text, last, index, number)
                     number += 1
                 place += len(piece.text) if self.split_by == "characters" else piece.last
-            if self.counts[index].sha256 != digest.hexdigest():
+            if self.counts[index].fingerprint != sources[index].hashed():
                 raise SourceChanged(
                     f"{sources[index].name} changed while it was being prepared, so what was made is removed: "
                     "run the same command again when nobody writes to it"
@@ -103,13 +101,13 @@ def survey(sources: list[Source], reading: Reading, on_read: Callable[[int], Non
     """Read everything once and count it."""
     counts = []
     for source in sources:
+        fingerprint = source.hashed()  # before: what is written to it meanwhile does not belong to it
         documents = characters = size = 0
-        digest = hashlib.sha256()
-        for piece in source.pieces(reading, on_read, digest.update):
+        for piece in source.pieces(reading, on_read):
             documents += piece.last
             characters += len(piece.text)
             size += len(piece.text.encode("utf-8"))
-        counts.append(Counts(documents, characters, size, digest.hexdigest()))
+        counts.append(Counts(documents, characters, size, fingerprint))
     return counts
 
 

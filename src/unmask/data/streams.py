@@ -1,9 +1,7 @@
-"""Text that passes by only once, standard input and Hugging Face datasets, set down on disk so it can be read again.
+"""Text that passes by only once, standard input and Hugging Face datasets, written to disk so it can be read again.
 
 A stream is written to parts of compressed JSON lines, one piece of a document a line. A dataset that is cut off goes
 on from its last whole part; standard input starts again, from whoever pipes it in.
-
-Refuses to know tokens and splits.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import io
 import json
 import os
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,17 +18,8 @@ from typing import Any, Protocol
 import zstandard
 
 from unmask.core.errors import UserError, os_errors
-from unmask.core.files import read_json, sweep, write_json
-from unmask.data.corpus import (
-    Piece,
-    Reading,
-    Source,
-    decoded,
-    json_documents,
-    record_document,
-    text_documents,
-    uncompressed,
-)
+from unmask.core.files import read_json, sweep, temporary, write_json
+from unmask.data.corpus import Piece, Reading, Source, record_document, uncompressed
 
 PART = 1 << 26  # characters in a part, after which the place in the stream is saved
 STATE = "state.json"
@@ -59,8 +47,9 @@ class Stream(Protocol):
 class Stdin:
     """Standard input, plain or compressed."""
 
+    name = "-"
+
     def __init__(self, reading: Reading, kind: str) -> None:
-        self.name = "-"
         self.fingerprint: str | None = None
         self._reading, self._kind = reading, kind
 
@@ -73,21 +62,17 @@ class Stdin:
         digest = hashlib.sha256()
         handle = sys.stdin.buffer
         assert isinstance(handle, io.BufferedReader)
-        chunks = _hashed(uncompressed(handle, "standard input"), digest)
-        if self._kind == "jsonl":
-            yield from json_documents(chunks, "standard input", self._reading)
-        else:
-            yield from text_documents(decoded(chunks, "standard input", self._reading.errors), self._reading.separator)
+
+        def hashed() -> Iterator[bytes]:
+            for chunk in uncompressed(handle, "standard input"):
+                digest.update(chunk)
+                yield chunk
+
+        yield from self._reading.documents(hashed(), self._kind, "standard input")
         self.fingerprint = digest.hexdigest()
 
     def place(self) -> Any:
         return None
-
-
-def _hashed(chunks: Iterator[bytes], digest: hashlib._Hash) -> Iterator[bytes]:
-    for chunk in chunks:
-        digest.update(chunk)
-        yield chunk
 
 
 class Hub:
@@ -119,14 +104,12 @@ class Hub:
         return self._rows.state_dict()
 
 
-def set_down(stream: Stream, folder: Path, on_text: Callable[[int], None]) -> list[Source]:
+def write_down(stream: Stream, folder: Path, on_text: Callable[[int], None]) -> list[Source]:
     """Write a stream to `folder` as far as it is not there yet; `on_text` hears the characters that passed."""
     with os_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
     sweep(folder)
-    state: dict[str, Any] = {"parts": 0, "place": None, "fingerprint": None}
-    if (folder / STATE).exists():
-        state = read_json(folder / STATE, "the record of a stream")
+    state = _state(folder)
     pieces = stream.pieces(state["place"])
     number = state["parts"] if state["place"] is not None else 0
     while state["fingerprint"] is None:
@@ -139,10 +122,14 @@ def set_down(stream: Stream, folder: Path, on_text: Callable[[int], None]) -> li
 
 def can_go_on(folder: Path) -> bool:
     """Whether `folder` holds a stream that need not start again."""
-    if not (folder / STATE).exists():
-        return False
-    state = read_json(folder / STATE, "the record of a stream")
+    state = _state(folder)
     return state["place"] is not None or state["fingerprint"] is not None
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    empty = {"parts": 0, "place": None, "fingerprint": None}
+    path = folder / STATE
+    return {**empty, **read_json(path, "the record of a stream")} if path.exists() else empty
 
 
 def _part(folder: Path, number: int) -> Path:
@@ -151,10 +138,10 @@ def _part(folder: Path, number: int) -> Path:
 
 def _write_part(path: Path, pieces: Iterator[Piece], on_text: Callable[[int], None]) -> bool:
     """Write one part, up to the end of a document; True if the stream has ended."""
-    aside = path.with_name(f".{path.name}.new-{uuid.uuid4().hex[:8]}")
+    writing = temporary(path)
     size, whole = 0, True
     with os_errors("write", path):
-        with open(aside, "wb") as handle:
+        with open(writing, "wb") as handle:
             with zstandard.ZstdCompressor(level=1).stream_writer(handle, closefd=False) as packed:
                 for piece in pieces:
                     packed.write(json.dumps([piece.text, piece.last]).encode() + b"\n")
@@ -165,5 +152,5 @@ def _write_part(path: Path, pieces: Iterator[Piece], on_text: Callable[[int], No
                         break
             handle.flush()
             os.fsync(handle.fileno())
-        os.replace(aside, path)
+        os.replace(writing, path)
     return whole

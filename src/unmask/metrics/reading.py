@@ -4,13 +4,14 @@ One pass gives, for each text, the sum of -log p over the scored tokens, their n
 judge's entropy there. Texts of similar length share a forward; a pad on the right changes nothing for a causal model.
 What was said is kept (cache.Store) every few texts, so that a rerun costs nothing and a killed run goes on.
 
-Refuses to know averages. Shapes: B windows in a forward, T tokens of each, V states.
+Shapes: B windows in a forward, T tokens of each, V states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -68,7 +69,7 @@ class _Window:
     first: int
 
 
-# Gen PPL, the path gap and MAUVE read the same texts one after the other; kept by the judge's name as long as the texts
+# Gen PPL, the path gap and MAUVE read the same texts one after the other. By the judge's name, as long as the texts
 # live: to keep the judge itself would be to keep its weights on the device
 _SPELLED: WeakKeyDictionary[Texts, tuple[str, list[list[int]]]] = WeakKeyDictionary()
 
@@ -76,19 +77,15 @@ _SPELLED: WeakKeyDictionary[Texts, tuple[str, list[list[int]]]] = WeakKeyDiction
 def retokenised(texts: Texts, judge: Judge) -> list[list[int]]:
     """What the texts spell, in the judge's tokens, its own end-of-document token between documents."""
     if texts not in _SPELLED or _SPELLED[texts][0] != judge.id:
-        _SPELLED[texts] = judge.id, _retokenised(texts, judge)
+        if judge.eos_id is None:
+            raise UserError(
+                f"the judge {judge.name!r} has no end-of-document token, which reading whole texts needs: take "
+                "a raw-id protocol (sdtt, sedd) or another judge"
+            )
+        encoded = iter(judge.encode([document for documents in texts.documents for document in documents]))
+        rows = [join_documents([next(encoded) for _ in documents], judge.eos_id) for documents in texts.documents]
+        _SPELLED[texts] = judge.id, rows
     return _SPELLED[texts][1]
-
-
-def _retokenised(texts: Texts, judge: Judge) -> list[list[int]]:
-    if judge.eos_id is None:
-        raise UserError(
-            f"the judge {judge.name!r} has no end-of-document token, which reading whole texts needs: take "
-            "a raw-id protocol (sdtt, sedd) or another judge"
-        )
-    flat = [document for documents in texts.documents for document in documents]
-    encoded = iter(judge.encode(flat))
-    return [join_documents([next(encoded) for _ in documents], judge.eos_id) for documents in texts.documents]
 
 
 def scored(ids: Sequence[int], eos_id: int | None, rule: EosRule) -> Tensor:
@@ -119,8 +116,7 @@ def judge_rows(
 ) -> list[Judged]:
     """What a judge says of texts given as its own token ids. Under torchrun the processes share what is not known."""
     prepared = [_prepare(judge, row, reading) for row in rows]
-    how = asdict(reading)
-    keys = [key_of(judge.id, how, row) for row in prepared]
+    keys = [key_of(judge.id, asdict(reading), row) for row in prepared]
     with joined(judge.device.type) as ranks:
         said = ranks.on_first(lambda: store.find(keys) if store else [None] * len(keys))
         missing = [i for i, numbers in enumerate(said) if numbers is None]
@@ -130,13 +126,12 @@ def judge_rows(
             if progress:
                 progress(len(rows) - len(missing) + start, len(rows))
             part = missing[start : start + size]
-            share = part[ranks.rank :: ranks.world]
-            answers = ranks.together(lambda share=share: _read(judge, prepared, share, reading))  # type: ignore[misc]
+            answers = ranks.together(partial(_read, judge, prepared, part[ranks.rank :: ranks.world], reading))
             for rank, answer in enumerate(answers):
                 for i, numbers in zip(part[rank :: ranks.world], answer, strict=True):
                     said[i] = numbers
             if store:
-                ranks.on_first(lambda part=part: store.keep({keys[i]: said[i] for i in part}))  # type: ignore[misc]
+                ranks.on_first(partial(store.keep, {keys[i]: said[i] for i in part}))
         if progress:
             progress(len(rows), len(rows))
     return [Judged(nll, int(count), entropy) for nll, count, entropy in said]
@@ -166,7 +161,8 @@ def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], rea
     counts = {i: scored(rows[i], judge.eos_id, reading.eos) for i in share}
     sums = {i: torch.zeros(3, dtype=torch.float64) for i in share}
     for batch in _batches(judge, asked):
-        leads = [_lead(judge, window, reading) for window in batch]
+        # the token a judge must see first, unless the text was begun with it
+        leads = [[] if judge.bos_id is None or (reading.begin and not w.start) else [judge.bos_id] for w in batch]
         seen = [[*lead, *rows[w.text][w.start : w.end]] for lead, w in zip(leads, batch, strict=True)]
         counted_BT = torch.zeros(len(batch), max(map(len, seen)) - 1, dtype=torch.bool)
         for b, (window, lead) in enumerate(zip(batch, leads, strict=True)):
@@ -176,12 +172,6 @@ def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], rea
         for window, sum_3 in zip(batch, _score(judge, seen, counted_BT, reading.entropy), strict=True):
             sums[window.text] += sum_3
     return [sums[i].tolist() for i in share]
-
-
-def _lead(judge: Judge, window: _Window, reading: Reading) -> list[int]:
-    """The token a judge must see first, unless the text was begun with it."""
-    begun = reading.begin and window.start == 0
-    return [] if judge.bos_id is None or begun else [judge.bos_id]
 
 
 def _batches(judge: Judge, asked: Sequence[_Window]) -> Iterator[list[_Window]]:
@@ -220,14 +210,10 @@ def _score(judge: Judge, rows: Sequence[Sequence[int]], counted_BT: Tensor, entr
 def _said(logits_TV: Tensor, next_T: Tensor, entropy: bool) -> Tensor:
     """Of a text's tokens -log p, and where it is wanted the judge's entropy, in float32 or better: (1 or 2, T)."""
     log_p_TV = at_least_float32(logits_TV).log_softmax(-1)
-    nll_T = -log_p_TV.gather(-1, next_T[:, None])[:, 0]
-    return torch.stack([nll_T, _entropy(log_p_TV)] if entropy else [nll_T])
-
-
-def _entropy(log_p_TV: Tensor) -> Tensor:
-    """-sum p log p; takes the table along with it. What has no probability adds nothing: 0 log 0 is 0, not NaN."""
-    p_TV = log_p_TV.exp()
-    return -p_TV.mul_(log_p_TV.clamp_(min=torch.finfo(log_p_TV.dtype).min)).sum(-1)
+    said = [-log_p_TV.gather(-1, next_T[:, None])[:, 0]]
+    if entropy:  # where p is 0 nothing is added: 0 log 0 is 0, not NaN
+        said.append(-log_p_TV.exp().mul_(log_p_TV.clamp_(min=torch.finfo(log_p_TV.dtype).min)).sum(-1))
+    return torch.stack(said)
 
 
 def sums(judged: Sequence[Judged]) -> Tensor:

@@ -67,7 +67,7 @@ class Guard:
             raise unknown("guard", str(action), ("warn", "stop"))
         self.action, self.bounds, self.seed = action, bounds or Bounds(), seed
         self._first: dict[str, float] | None = None
-        self._told: set[str] = set()  # bounds that were crossed at the last look
+        self._crossed_before: set[str] = set()  # bounds that were crossed at the last look
 
     def look(self, student: Checkpoint, *, elbo: float, tau_product: float, device: str = "auto") -> Look:
         """Draw and compare. All processes call this together."""
@@ -106,13 +106,13 @@ class Guard:
         return {name: f"{text} ({name} {getattr(bounds, name):g})" for name, text in crossed.items()}
 
     def news(self, look: Look) -> str | None:
-        """What to tell of a look: bounds crossed since the last one."""
-        fresh = [text for bound, text in look.crossed.items() if bound not in self._told]
-        self._told = set(look.crossed)
+        """What is new in a look: bounds crossed since the last one."""
+        fresh = [text for bound, text in look.crossed.items() if bound not in self._crossed_before]
+        self._crossed_before = set(look.crossed)
         return "; ".join(fresh) or None
 
     def to_json(self) -> dict[str, Any]:
-        return {"first": self._first, "told": sorted(self._told)}
+        return {"first": self._first, "crossed": sorted(self._crossed_before)}
 
     def restore(self, saved: dict[str, Any] | None) -> None:
         """Go on from a saved state."""
@@ -121,4 +121,4 @@ class Guard:
                 "this run has done its steps so far without a guard, which therefore does not know the teacher's "
                 "numbers: go on with --guard off"
             )
-        self._first, self._told = saved["first"], set(saved["told"])
+        self._first, self._crossed_before = saved["first"], set(saved["crossed"])

@@ -223,7 +223,7 @@ class Run:
     def _open_log(self, start: int, stack: ExitStack) -> MetricsLog | None:
         if self.folder is None or not self.ranks.first:
             return None
-        # a run that died before its first state has told of step 0 and will tell again
+        # a run that died before its first state has a line of step 0 and writes it again
         log = MetricsLog(self.folder.path, start or -1, tensorboard=self.trainer.tensorboard)
         stack.callback(log.close)
         return log

@@ -172,8 +172,8 @@ class Trainer:
                 "give more --steps (in a distillation --rounds), or another --out"
             )
         if start and found.steps != self.steps and self.decay != "constant":
-            told = f"steps {found.steps} -> {self.steps}: the {self.decay} decay now ends at step {self.steps}"
-            note(f"{told}; the weights will not be those of a run that was so long from the start", ranks.first)
+            longer = f"steps {found.steps} -> {self.steps}: the {self.decay} decay now ends at step {self.steps}"
+            note(f"{longer}; the weights will not be those of a run that was so long from the start", ranks.first)
         changed = [f"{name} {last[name]} -> {now}" for name, now in session.items() if last.get(name, now) != now]
         if start and changed:
             warning = "since the last session: the weights will not be bit for bit those of an undisturbed run"

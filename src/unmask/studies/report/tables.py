@@ -28,16 +28,8 @@ class Table:
 
 def tables(results: Results) -> list[Table]:
     """All that have rows."""
-    made = [
-        main_table(results),
-        speed_ups(results),
-        two_by_two(results),
-        likelihood(results),
-        path_gaps(results),
-        diversity(results),
-        wall_clock(results),
-        speed(results),
-    ]
+    makers = (main_table, speed_ups, two_by_two, likelihood, path_gaps, diversity, wall_clock, speed)
+    made = [make(results) for make in makers]
     return [table for table in made if table.rows]
 
 
@@ -66,7 +58,7 @@ def main_table(results: Results) -> Table:
             at = "" if cell.temperature is None else f"\n{cell.plan}, T = {cell.temperature:g}"
             controls.add(len(rows))
             rows.append([f"{cell.model}{at}", _ppl(cell), *("" for _ in results.steps[1:])])
-    head = ["model", *(f"{steps} steps" for steps in results.steps)] if results.steps else ["texts", ""]
+    head = _head(results, "model") if results.steps else ["texts", ""]
     return Table(what, head, rows, controls=frozenset(controls))
 
 
@@ -178,58 +170,48 @@ def likelihood(results: Results) -> Table:
     """N-step NELBO in nats per token (per byte beneath), the ELBO in the last columns."""
     by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds}
     less = {(d["model"], d["plan"], d["steps"]): d for d in results.analysis["likelihood"]}
+
+    def said(model: str, plan: str, steps: int) -> str:
+        bound, difference = by_key.get((model, plan, steps)), less.get((model, plan, steps))
+        if bound is None:
+            return "–"
+        text = f"{halved(bound.scores['per_token'])}\n{bound.scores['per_byte']['value']:.3f} per byte"
+        return text + (f"\n{halved(difference, signed=True)} to teacher" if difference else "")
+
     rows = []
     for model in dict.fromkeys(bound.model for bound in results.bounds):
         usual = by_key.get((model, None, None))
-        elbo = (
-            f"{usual.scores['per_token']['value']:.3f}\nPPL {usual.scores['perplexity']['value']:.1f}" if usual else "–"
-        )
-        for plan in results.plans:
-            bounds = [by_key.get((model, plan, steps)) for steps in results.steps]
-            if not any(bounds):
-                continue
-            texts = []
-            for bound in bounds:
-                if bound is None:
-                    texts.append("–")
-                    continue
-                text = f"{halved(bound.scores['per_token'])}\n{bound.scores['per_byte']['value']:.3f} per byte"
-                if difference := less.get((model, plan, bound.steps)):
-                    text += f"\n{halved(difference, signed=True)} to teacher"
-                texts.append(text)
-            rows.append([f"{model}\n{plan}", *texts, elbo])
+        scores = usual.scores if usual else {}
+        elbo = f"{scores['per_token']['value']:.3f}\nPPL {scores['perplexity']['value']:.1f}" if scores else "–"
+        found = {plan: [said(model, plan, steps) for steps in results.steps] for plan in results.plans}
+        rows += [[f"{model}\n{plan}", *texts, elbo] for plan, texts in found.items() if set(texts) != {"–"}]
         if results.models[model]["role"] == "ar":
             rows.append([f"{model}\nexact", *("–" for _ in results.steps), elbo])
-    head = ["nats/token", *(f"{steps} steps" for steps in results.steps), "ELBO"]
     note = (
         "A bound on the sampler's own negative log-likelihood of held-out text: no judge to please. Lower is better. "
         "± is half the 95% bootstrap interval over texts; differences to the teacher are paired text by text."
     )
-    return Table("N-step NELBO, ± half the 95% interval", head, rows, note)
+    return Table("N-step NELBO, ± half the 95% interval", [*_head(results, "nats/token"), "ELBO"], rows, note)
 
 
 def path_gaps(results: Results) -> Table:
     """R at the headline's temperature, and at the one chosen for the least R."""
     least = {(g["model"], g["plan"], g["steps"]): g for g in results.analysis["least_gap"]}
-    rows = []
-    for model, plan in dict.fromkeys((g["model"], g["plan"]) for g in results.analysis["least_gap"]):
-        texts = []
-        for steps in results.steps:
-            cell = results.one(model=model, plan=plan, steps=steps, temperature=results.temperature)
-            best = least.get((model, plan, steps))
-            if cell is None or best is None:
-                texts.append("–")
-                continue
-            texts.append(interval(cell.scores.get("path_gap"), digits=4) + _least(best))
-        if any(text != "–" for text in texts):
-            rows.append([f"{model}\n{plan}", *texts])
+
+    def said(model: str, plan: str, steps: int) -> str:
+        cell = results.one(model=model, plan=plan, steps=steps, temperature=results.temperature)
+        best = least.get((model, plan, steps))
+        return "–" if cell is None or best is None else interval(cell.scores.get("path_gap"), digits=4) + _least(best)
+
+    found = {(m, plan): [said(m, plan, steps) for steps in results.steps] for m, plan, _ in least}
+    rows = [[f"{model}\n{plan}", *texts] for (model, plan), texts in found.items() if set(texts) != {"–"}]
     note = (
         "E[log q - log p of the judge] in nats per byte: at least the sampler's KL divergence from the judge. In "
         "brackets a 95% bootstrap interval over texts. Beneath, R at the temperature where half of the texts find it "
         "least, scored by the other half, n of them: so luck in choosing does not flatter it, and it may come out "
         "above R of a temperature that was not chosen."
     )
-    return Table("Path gap R", ["", *(f"{steps} steps" for steps in results.steps)], rows, note)
+    return Table("Path gap R", _head(results, ""), rows, note)
 
 
 def _least(best: Json) -> str:
@@ -241,43 +223,49 @@ def _least(best: Json) -> str:
     return "\n" + "\n".join(lines)
 
 
+_COLUMNS = {
+    "distinct_4": "distinct-4", "self_bleu": "self-BLEU", "coverage_4": "coverage-4", "repeated_4": "repeated-4",
+    "information_gap_1": "MI, lag 1", "information_gap_8": "MI, lag 8", "judge_entropy": "judge's entropy",
+    "mauve": "MAUVE",
+}  # fmt: skip
+_ELSEWHERE = (
+    "gen_ppl",
+    "entropy",
+    "path_gap",
+    "judge_nll",
+    "sampler_",
+    "distinct",
+    "coverage",
+    "repeated",
+    "information",
+)
+
+
 def diversity(results: Results) -> Table:
-    """Across samples: real text first, then the parrot, then every model at the headline's temperature."""
-    roles = {name: about["role"] for name, about in results.models.items()}
-    order = {"real": 0, "parrot": 1}
+    """Across samples: real text first, then the parrot, then every model at the headline's temperature.
+
+    Metrics that a plug-in added stand here too.
+    """
+    wanted = results.analysis["best_plan"], results.temperature
     chosen = [
         cell
         for cell in results.cells
-        if cell.steps is None
-        or (
-            cell.steps in results.steps
-            and cell.temperature == results.temperature
-            and cell.plan == results.analysis["best_plan"]
-        )
+        if cell.steps is None or (cell.steps in results.steps and (cell.plan, cell.temperature) == wanted)
     ]
-    chosen.sort(key=lambda cell: order.get(roles[cell.model], 2))
-    columns = [
-        ("distinct_4", "distinct-4"),
-        ("self_bleu", "self-BLEU"),
-        ("coverage_4", "coverage-4"),
-        ("repeated_4", "repeated-4"),
-        ("information_gap_1", "MI, lag 1"),
-        ("information_gap_8", "MI, lag 8"),
-        ("judge_entropy", "judge's entropy"),
-        ("mauve", "MAUVE"),
-    ]
-    columns = [(name, label) for name, label in columns if any(name in cell.scores for cell in chosen)]
+    order = {"real": 0, "parrot": 1}
+    chosen.sort(key=lambda cell: order.get(results.models[cell.model]["role"], 2))
+    known = dict.fromkeys(name for cell in chosen for name in cell.scores)
+    columns = {name: label for name, label in _COLUMNS.items() if name in known}
+    columns |= {name: name for name in known if name not in _COLUMNS and not name.startswith(_ELSEWHERE)}
     rows = []
     for cell in chosen:
-        where = f"{cell.plan}, {cell.steps} steps" if cell.steps else ""
-        if cell.plan and not cell.steps:
-            where = f"T = {cell.temperature:g}"
-        values = [f"{cell.value(name):.3f}" if name in cell.scores else "–" for name, _ in columns]
+        where = f"{cell.plan}, {cell.steps} steps" if cell.steps else f"T = {cell.temperature:g}" if cell.plan else ""
+        values = [f"{cell.value(name):.3f}" if name in cell.scores else "–" for name in columns]
         rows.append([f"{cell.model}\n{where}".strip(), *values, "; ".join(cell.suspicions) or "–"])
-    head = ["", *(label for _, label in columns), "what looks wrong"]
+    head = ["", *columns.values(), "what looks wrong"]
     note = (
         "Over the whole pool of texts, beside real text of the same size. MI is mutual information, less that of "
-        "real text, in nats. A parrot that repeats 16 real passages passes Gen PPL and entropy, and must fail here."
+        "real text, in nats. A parrot that repeats 16 real passages must fail here."
     )
     return Table("Diversity across samples", head, rows, note, wordy=frozenset({len(head) - 1}))
 
@@ -310,19 +298,18 @@ def speed(results: Results) -> Table:
     rows = []
     for name in [*results.named("teacher"), *contenders(results)]:
         for plan in results.plans:
-            cells = [
-                results.one(model=name, plan=plan, steps=n, temperature=results.temperature) for n in results.steps
-            ]
-            if any(cell and cell.seconds for cell in cells):
-                rows.append([f"{name}\n{plan}", *(_rate(cell) for cell in cells)])
+            at = {"model": name, "plan": plan, "temperature": results.temperature}
+            rates = [_rate(results.one(steps=steps, **at)) for steps in results.steps]
+            if set(rates) != {"–"}:
+                rows.append([f"{name}\n{plan}", *rates])
     for name in results.named("ar"):
-        cell = results.one(model=name, temperature=results.temperature)
-        if cell and cell.seconds:
-            rows.append([f"{name}\ncausal, with a cache", _rate(cell), *("" for _ in results.steps[1:])])
+        rate = _rate(results.one(model=name, temperature=results.temperature))
+        if rate != "–":
+            rows.append([f"{name}\ncausal, with a cache", rate, *("" for _ in results.steps[1:])])
     runs = results.provenance.get("merged") or [results.provenance]
     machines = dict.fromkeys(str(run.get("device", "this machine")) for run in runs)
     note = f"Tokens a second on {' and '.join(machines)}; milliseconds a text beneath; – where it was not timed."
-    return Table("Speed", ["tokens/s", *(f"{steps} steps" for steps in results.steps)], rows, note)
+    return Table("Speed", _head(results, "tokens/s"), rows, note)
 
 
 def _rate(cell: Cell | None) -> str:
@@ -330,3 +317,7 @@ def _rate(cell: Cell | None) -> str:
     if cell is None or rate is None:
         return "–"
     return f"{rate:,.0f}\n{1000 * (cell.seconds or 0) / cell.n:,.1f} ms"
+
+
+def _head(results: Results, first: str) -> list[str]:
+    return [first, *(f"{steps} steps" for steps in results.steps)]

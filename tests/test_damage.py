@@ -1,0 +1,129 @@
+"""Every reader of files, given every kind of damage: it reads, or it is one line that names the file; nothing hangs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unmask.core.errors import UserError
+from unmask.core.files import claim_folder, kind_of
+from unmask.data.loader import Loader
+from unmask.data.prepare import Settings, prepare
+from unmask.data.shards import ShardSet
+
+Reader = Callable[[], object]
+SLOW = 10.0  # seconds; most take some milliseconds
+
+
+def read_corpus(folder: Path) -> object:
+    shards = ShardSet.open(folder)
+    shards.verify()
+    loader = Loader([shards], 8)
+    return loader.batch(0, 0, 2, 2), shards.count("test", "documents")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of each thing that is read."""
+    here = tmp_path_factory.mktemp("whole")
+    (here / "text.txt").write_text("\n<|endoftext|>\n".join(f"Call me Ishmael, number {i}. " * 5 for i in range(20)))
+    prepare([str(here / "text.txt")], here / "corpus", Settings(vocab_size=300), show=False)
+    claim_folder(here / "claimed", "run")
+    return here
+
+
+# file -> how it is read; all of its folder is copied for each damage
+READERS: dict[str, Callable[[Path], object]] = {
+    "corpus/index.json": read_corpus,
+    "corpus/tokenizer.json": read_corpus,
+    "corpus/train-00000.bin": read_corpus,
+    "claimed/unmask.json": kind_of,
+}
+
+BYTES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda raw: b"",
+    "cut in half": lambda raw: raw[: len(raw) // 2],
+    "one byte short": lambda raw: raw[:-1],
+    "zeros in the middle": lambda raw: raw[: len(raw) // 2] + bytes(40) + raw[len(raw) // 2 + 40 :],
+    "not UTF-8": lambda raw: b"\xff\xfe" + raw,
+    "another thing": lambda raw: b"PNG" + bytes(range(256)),
+    "a list": lambda raw: b"[1, 2]",
+    "an empty object": lambda raw: b"{}",
+    "deep lists": lambda raw: b"[" * 200_000,
+    "deep objects": lambda raw: b'{"a":' * 200_000,
+    "a long number": lambda raw: b'{"version": ' + b"9" * 100_000 + b"}",
+}
+NESTED: Any = []
+for _ in range(500):
+    NESTED = [NESTED]
+WRONG = [None, "x", -1, 0, 1.5, 10**9, 10**30, [], {}, ["x"], {"x": 1}, "\ud800", NESTED]
+
+
+def damaged_json(value: Any) -> Iterator[tuple[str, Any]]:
+    """The same document with one entry removed, or replaced by every kind of wrong value; each entry in turn."""
+
+    def places(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        pairs = node.items() if isinstance(node, dict) else enumerate(node if isinstance(node, list) else [])
+        for key, child in list(pairs)[:12]:  # of a vocabulary the first tokens are enough
+            yield (*path, key)
+            yield from places(child, (*path, key))
+
+    for path in places(value, ()):
+        for wrong in (..., *WRONG):
+            changed = copy.deepcopy(value)
+            node = changed
+            for key in path[:-1]:
+                node = node[key]
+            if wrong is ...:
+                del node[path[-1]]
+            else:
+                node[path[-1]] = wrong
+            yield f"{'.'.join(map(str, path))} = {str(wrong)[:20]}", changed
+
+
+def check(read: Callable[[Path], object], folder: Path, name: str, what: str) -> None:
+    start = time.monotonic()
+    said = str(folder)
+    try:
+        read(folder)
+    except UserError as error:
+        said = str(error)
+    except Exception as error:
+        pytest.fail(f"{name}, {what}: {type(error).__name__}: {error}")
+    assert "\n" not in said, what
+    assert str(folder) in said, f"{what}: no file is named"
+    assert time.monotonic() - start < SLOW, what
+
+
+@pytest.fixture
+def place(whole: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of the folder with the file in question."""
+    import shutil
+
+    name = request.getfixturevalue("name")
+    shutil.copytree(whole / name.split("/")[0], tmp_path / "copy")
+    return tmp_path / "copy" / name.split("/")[1]
+
+
+@pytest.mark.parametrize("what", BYTES)
+@pytest.mark.parametrize("name", READERS)
+def test_damaged_bytes(place: Path, name: str, what: str) -> None:
+    place.write_bytes(BYTES[what](place.read_bytes()))
+    check(READERS[name], place.parent, name, what)
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name.endswith(".json")])
+def test_wrong_values(place: Path, name: str) -> None:
+    value = json.loads(place.read_text(encoding="utf-8"))
+    count = 0
+    for what, changed in damaged_json(value):
+        place.write_text(json.dumps(changed), encoding="utf-8")
+        check(READERS[name], place.parent, name, what)
+        count += 1
+    assert count >= 10
