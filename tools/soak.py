@@ -2,8 +2,9 @@
 
 Each of the N trials is a fresh run of one and the same command line in a process of its own. It is killed with SIGKILL,
 or asked to leave with SIGTERM, at a moment drawn uniformly over the time an undisturbed run takes from opening its
-folder to its end, then started again and left alone. Its weights (raw and averaged) must be bit-equal to the undisturbed
-run's, and its metrics equal but for timings. Prints one line a trial and a summary; exits 1 if a single trial differs.
+folder to its end, then started again and left alone. Its weights (raw and averaged) must be bit-equal to the
+undisturbed run's, and its metrics equal but for timings. Prints one line a trial and a summary; exits 1 if a single
+trial differs.
 
     python tools/soak.py [--kills 100] [--workers 2] [--seed 0] [--folder DIR]
 """
