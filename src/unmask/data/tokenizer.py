@@ -1,6 +1,6 @@
 """Text to token ids and back: byte-level BPE, trained here or given as a `tokenizer.json`; GPT-2's is bundled.
 
-Refuses to know the mask. `size` counts tokens without it, so a model's mask is id `size` and K = size + 1.
+`size` counts the tokens without a mask, which a tokenizer does not know.
 Text is only ever text: `<|endoftext|>` inside a document is spelled out in ordinary tokens, never read as the end
 of the document, and decode(encode(text)) == text for every byte-level tokenizer.
 """
@@ -24,7 +24,7 @@ EOS = "<|endoftext|>"
 FILE = "tokenizer.json"
 BUNDLED = {"gpt2": "gpt2-tokenizer.json.xz"}
 SMALLEST = 257  # every byte, and the end of a document
-LARGEST = 1_000_000  # tokens: a table of logits would have no room anyway
+LARGEST = 1_000_000  # tokens: a table of logits would not fit anyway
 
 # What tokenizers in use call the end and the start of a document, most telling first.
 _EOS_NAMES = (EOS, "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
