@@ -14,7 +14,7 @@ import unmask
 from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import load
 from unmask.cli.main import main
-from unmask.training.rounds import TAKES
+from unmask.training.rounds import takes
 
 QUICK = "--device cpu --no-tensorboard --no-progress"
 OPTIONS = f"--rounds 2 --round_steps 3 --delta 0.1 --batch 4 --eval_batches 1 --save_every 2 --samples 4 {QUICK}"
@@ -200,7 +200,7 @@ def test_bundled_recipes_are_valid(capsys, recipe):
     chosen = yaml.safe_load(capsys.readouterr().out)
     assert chosen["method"] == "mcd"
     if recipe != "demo-distill":  # a race changes --method alone: nothing in the recipe may be one method's own
-        assert [key for key in TAKES["mcd"] if chosen[key] is not None] == []
+        assert [key for key in takes("mcd") if chosen[key] is not None] == []
 
 
 def test_in_python_too_from_a_model_in_memory(house, tmp_path):

@@ -3,7 +3,7 @@
 Gen PPL never stands without entropy, and never without the control: the undistilled teacher, as it is and as sharp as
 the run asked its student to become (sampled at the temperature that is the product of tau).
 
-Refuses to know the loop. Wider comparisons, at matched entropy, are the evaluation's.
+Wider comparisons, at matched entropy, are `unmask evaluate`'s.
 """
 
 from __future__ import annotations

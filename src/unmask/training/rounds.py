@@ -3,13 +3,11 @@
 `Rounds` is an objective that changes every `round_steps` optimiser steps. The loop says when, and brings the weights;
 optimiser, warm-up and average go on as if nothing had happened. What a round needs beside the step number is its
 teacher, and that is the student of the round before, which lies in the run's folder: so a state holds no teacher.
-
-Refuses to know the loop, files and what a method compares.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 import torch
@@ -32,14 +30,13 @@ METHODS: dict[str, type[Method]] = {"mcd": MCD, "sdtt": SDTT, "cd4lm": CD4LM, "e
 Snapshot = Literal["raw", "ema"]
 NO_GAP = 2.0**-64  # delta of a method without one: it doubles like any, and more rounds are not another curriculum
 
-# What can be set of each method; what it has no use for is refused.
-_OF_ALL = {"tau", "tau_drop", "plan", "plan_steps"}
-TAKES = {
-    "mcd": _OF_ALL | {"delta", "snapshot", "divergence", "reduction", "reconstruct"},
-    "sdtt": _OF_ALL | {"delta", "snapshot", "divergence", "k"},
-    "cd4lm": _OF_ALL,
-    "elbo": {"plan"},
-}
+
+def takes(name: str) -> set[str]:
+    """What can be set of a method: its own settings, and what its rounds make of them."""
+    own = {field.name for field in fields(METHODS[name])} - {"teacher", "schedule", "steps"}
+    if "tau" not in own:
+        return own - {"plan_steps"}  # the ELBO along a plan of so many steps is another objective than the control
+    return own | {"tau_drop"} | ({"snapshot"} if "delta" in own else set())
 
 
 @dataclass(eq=False)
@@ -151,30 +148,30 @@ def make_rounds(
         teacher: the first one
         rounds: how many; None is the method's own number
         round_steps: optimiser steps in each
-        settings: those of TAKES[name]; what is left out or None is the method's own default
+        settings: those of `takes(name)`; what is left out or None is the method's own default
     """
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     given = {key: value for key, value in settings.items() if value is not None}
-    for key in sorted(given.keys() - TAKES[name]):
-        users = ", ".join(user for user, keys in TAKES.items() if key in keys)
-        raise UserError(
-            f"{key} is a setting of {users or 'no method'}: the method {name} has no use for it, leave it out"
-        )
-    has_gap = "delta" in TAKES[name]
+    for key in sorted(given.keys() - takes(name)):
+        users = ", ".join(user for user in METHODS if key in takes(user)) or "no method"
+        raise UserError(f"{key} is a setting of {users}: the method {name} has no use for it, leave it out")
+    has_gap = "delta" in takes(name)
     if given.get("plan") == "stride" and not has_gap and "plan_steps" not in given:
-        raise UserError(
-            f"the plan stride is made for one number of steps, which {name} does not know: take another plan"
-            + (", or give plan_steps" if "plan_steps" in TAKES[name] else "")
-        )
+        other = ", or give plan_steps" if "plan_steps" in takes(name) else ""
+        raise UserError(f"the plan stride is made for one number of steps, which {name} does not know: "
+                        f"take another plan{other}")  # fmt: skip
     kind = METHODS[name]
-    usual = kind.curriculum if issubclass(kind, Distillation) else Curriculum(tau_start=1.0, tau_drop=0.0)
-    rounds = usual.rounds if rounds is None else rounds
-    delta = given.pop("delta", usual.delta_start if has_gap else NO_GAP)
-    tau, drop = given.pop("tau", usual.tau_start), given.pop("tau_drop", usual.tau_drop)
-    curriculum, snapshot = Curriculum(rounds, delta, tau, drop), given.pop("snapshot", "raw")
+    usual = getattr(kind, "curriculum", Curriculum(tau_start=1.0, tau_drop=0.0))
+    curriculum = Curriculum(
+        usual.rounds if rounds is None else rounds,
+        given.pop("delta", usual.delta_start if has_gap else NO_GAP),
+        given.pop("tau", usual.tau_start),
+        given.pop("tau_drop", usual.tau_drop),
+    )
+    snapshot = given.pop("snapshot", "raw")
     if issubclass(kind, MDLM):
         return Rounds(MDLM(teacher.schedule, **given), curriculum, round_steps, snapshot)
     if issubclass(kind, CD4LM):
-        given["steps"] = rounds * round_steps
+        given["steps"] = curriculum.rounds * round_steps
     return Rounds(kind(teacher, **given), curriculum, round_steps, snapshot)
