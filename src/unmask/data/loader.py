@@ -21,7 +21,7 @@ import torch
 
 from unmask.core.errors import UserError
 from unmask.core.streams import seed_of
-from unmask.data.shards import ShardSet, check_tokenizer, damaged
+from unmask.data.shards import ShardSet, check_tokenizer
 from unmask.data.shuffle import interleave, permuted
 
 
@@ -132,11 +132,6 @@ class Loader:
         streams = [self.sources[source].tokens(self.split) for source in pool.sources]
         for row, member, first in zip(tokens_BL[:, inside], members.tolist(), firsts.tolist(), strict=True):
             row[:] = streams[member][first : first + self._stride]
-        size = self.tokenizer.size
-        if tokens_BL.max(initial=0) >= size:  # a file that changed since it was verified; a GPU would only say "assert"
-            row, column = np.argwhere(tokens_BL[:, inside] >= size)[0].tolist()
-            path = streams[members[row]].path_at(int(firsts[row]) + column)
-            raise damaged(path, f"token {tokens_BL[:, inside][row, column]} where the last is {size - 1}")
         return tokens_BL
 
 
