@@ -105,7 +105,7 @@ def _speed(results: Results, entry: Json) -> str:
         )
     return (
         f"At the same entropy, {name} in {steps} cannot be told apart from {teacher} in as many (95% interval of the "
-        f"speed-up {ends}): a lower Gen PPL here is what lowering the teacher's temperature gives as well."
+        f"speed-up {ends}): a lower Gen PPL here may be no more than lowering the teacher's temperature gives."
     )
 
 
