@@ -1,4 +1,4 @@
-"""The house rules that a reader relies on: imports go one way, importing the package is cheap, files stay small."""
+"""Rules that a reader relies on: imports go one way, importing the package is cheap, files stay small."""
 
 import ast
 import subprocess
@@ -20,8 +20,8 @@ ALLOWED = {folder: set(ORDER[: place + 1]) for place, folder in enumerate(ORDER)
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.parent != ROOT)
 
 
-def imported_rooms(path: Path) -> set[str]:
-    """Every room of the package a file imports from, at its top or inside a function."""
+def imported_folders(path: Path) -> set[str]:
+    """Every folder of the package a file imports from, at its top or inside a function."""
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -34,16 +34,16 @@ def imported_rooms(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_room_knows_only_the_rooms_before_it(path: Path) -> None:
-    room = path.relative_to(ROOT).parts[0]
-    assert imported_rooms(path) <= ALLOWED[room]
+def test_a_folder_knows_only_those_before_it(path: Path) -> None:
+    folder = path.relative_to(ROOT).parts[0]
+    assert imported_folders(path) <= ALLOWED[folder]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_says_what_it_does_and_stays_readable(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert ast.get_docstring(ast.parse(text)), "a module opens by saying what it does"
-    assert len(text.splitlines()) <= 420, "a file is one room, not two"
+    assert len(text.splitlines()) <= 420, "a file holds one thing"
 
 
 def test_importing_the_package_pulls_in_nothing_heavy() -> None:

@@ -1,9 +1,10 @@
 """Kill a small training run at random moments, resume it, and compare its final weights with an undisturbed run.
 
-Each of the N trials is a fresh run of one and the same command line in a process of its own. It is killed with SIGKILL
-at a moment drawn uniformly over the time an undisturbed run takes from opening its folder to its end, then started
-again and left alone. Its weights (raw and averaged) must be bit-equal to the undisturbed run's, and its metrics equal
-but for timings. Prints one line a trial and a summary; exits 1 if a single trial differs.
+Each of the N trials is a fresh run of one and the same command line in a process of its own. It is killed with SIGKILL,
+or asked to leave with SIGTERM, at a moment drawn uniformly over the time an undisturbed run takes from opening its
+folder to its end, then started again and left alone. Its weights (raw and averaged) must be bit-equal to the
+undisturbed run's, and its metrics equal but for timings. Prints one line a trial and a summary; exits 1 if a single
+trial differs.
 
     python tools/soak.py [--kills 100] [--workers 2] [--seed 0] [--folder DIR]
 """
@@ -15,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -46,8 +48,8 @@ def result(out: Path) -> tuple[bytes, bytes, str]:
     return files[0], files[1], json.dumps(kept)
 
 
-def run_until(command: list[str], out: Path, seconds: float | None) -> tuple[bool, float]:
-    """Run a command, kill it `seconds` after its run folder is open: (was it killed, seconds from open to end)."""
+def run_until(command: list[str], out: Path, seconds: float | None, sent: int = signal.SIGKILL) -> tuple[bool, float]:
+    """Run a command, end it `seconds` after its run folder is open: (did that end it, seconds from open to end)."""
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     while process.poll() is None and not (out / "run.json").exists():
         time.sleep(0.002)
@@ -55,7 +57,7 @@ def run_until(command: list[str], out: Path, seconds: float | None) -> tuple[boo
     try:
         _, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        process.kill()
+        process.send_signal(sent)
         process.communicate()
         return True, time.monotonic() - opened
     if process.returncode != 0:
@@ -66,14 +68,16 @@ def run_until(command: list[str], out: Path, seconds: float | None) -> tuple[boo
 def trial(corpus: Path, out: Path, moments: random.Random, span: float) -> tuple[float, str]:
     """One run, killed once, resumed to the end: (when it was killed, what it was doing)."""
     while True:
-        moment = moments.uniform(0, span)
-        was_killed, _ = run_until(train(corpus, out), out, moment)
+        moment, sent = moments.uniform(0, span), moments.choice((signal.SIGKILL, signal.SIGTERM))
+        was_killed, _ = run_until(train(corpus, out), out, moment, sent)
         if was_killed:
             break
         shutil.rmtree(out)  # it was faster than usual and had ended: draw another moment
     states = sorted(path.name for path in (out / "state").glob("step-*"))
-    writing = list(out.glob(".*")) + list((out / "state").glob(".*"))
-    doing = f"after {states[-1] if states else 'no state'}" + (f", writing {writing[0].name}" if writing else "")
+    writing = list(out.glob(".*.new-*")) + list((out / "state").glob(".*.new-*"))
+    doing = f"by {sent.name} after {states[-1] if states else 'no state'}" + (
+        f", writing {writing[0].name}" if writing else ""
+    )
     run_until(train(corpus, out), out, None)
     return moment, doing
 

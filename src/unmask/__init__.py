@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.processes.gaussian import GaussianDuality as GaussianDuality
     from unmask.processes.schedule import Cosine as Cosine
     from unmask.processes.schedule import LogLinear as LogLinear
-    from unmask.sampling.sample import sample as sample
     from unmask.sampling.samples import Samples as Samples
+    from unmask.sampling.verbs import sample as sample
     from unmask.studies.evaluate import evaluate as evaluate
     from unmask.studies.fit_grid import fit_grid as fit_grid
     from unmask.training.trainer import Trainer as Trainer
@@ -45,7 +45,7 @@ _HOMES = {
     "prepare": "data.verbs",
     "train": "training.verbs",
     "distill": "training.verbs",
-    "sample": "sampling.sample",
+    "sample": "sampling.verbs",
     "evaluate": "studies.evaluate",
     "fit_grid": "studies.fit_grid",
     "load": "checkpoint.io",

@@ -211,7 +211,7 @@ def test_help_tells_every_default_a_zero_too(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         main(["sample", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert "names the noise (default: 0)" in shown
+    assert "whatever n or batch (default: 0)" in shown
     assert "step by step (default" not in shown  # a switch that is off
 
 

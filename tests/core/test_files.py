@@ -12,7 +12,7 @@ from unmask.core import files
 from unmask.core.errors import UserError, nearest, reading, unknown
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "a.json"
     files.write_json(target, {"old": 1})
 
@@ -33,8 +33,8 @@ def test_a_link_is_written_through_and_stays(tmp_path: Path) -> None:
     files.write_text(tmp_path / "link", "new")
     (tmp_path / "folder").mkdir()
     (tmp_path / "to-folder").symlink_to("folder")
-    with files.fresh_folder(tmp_path / "to-folder") as aside:
-        (aside / "one").write_text("1")
+    with files.fresh_folder(tmp_path / "to-folder") as filling:
+        (filling / "one").write_text("1")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "to-folder").is_symlink()
     assert (tmp_path / "a.json").read_text() == "new"
@@ -55,12 +55,12 @@ def test_a_disk_in_memory_takes_files() -> None:
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     home = tmp_path / "folder"
-    with files.fresh_folder(home) as aside:
-        (aside / "one").write_text("1")
+    with files.fresh_folder(home) as filling:
+        (filling / "one").write_text("1")
         assert not home.exists()
     assert (home / "one").read_text() == "1"
-    with pytest.raises(ZeroDivisionError), files.fresh_folder(home) as aside:  # noqa: PT012
-        (aside / "one").write_text("2")
+    with pytest.raises(ZeroDivisionError), files.fresh_folder(home) as filling:  # noqa: PT012
+        (filling / "one").write_text("2")
         _ = 1 / 0
     assert (home / "one").read_text() == "1"
     assert os.listdir(tmp_path) == ["folder"]
@@ -68,8 +68,8 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_swap_cut_off_between_its_renames_is_brought_back(tmp_path: Path) -> None:
     home = tmp_path / "folder"
-    with files.fresh_folder(home) as aside:
-        (aside / "one").write_text("1")
+    with files.fresh_folder(home) as filling:
+        (filling / "one").write_text("1")
     os.rename(home, tmp_path / ".folder.old-12345678")  # where a kill would leave it
     (tmp_path / ".folder.new-12345678").mkdir()
     files.sweep(tmp_path)
@@ -79,8 +79,8 @@ def test_a_swap_cut_off_between_its_renames_is_brought_back(tmp_path: Path) -> N
 
 def test_a_swap_interrupted_between_its_renames_leaves_the_old(tmp_path: Path, monkeypatch) -> None:
     home, rename = tmp_path / "folder", os.rename
-    with files.fresh_folder(home) as aside:
-        (aside / "one").write_text("1")
+    with files.fresh_folder(home) as filling:
+        (filling / "one").write_text("1")
 
     def interrupted(source, target) -> None:
         rename(source, target)
@@ -88,8 +88,8 @@ def test_a_swap_interrupted_between_its_renames_leaves_the_old(tmp_path: Path, m
             raise KeyboardInterrupt
 
     monkeypatch.setattr(files.os, "rename", interrupted)
-    with pytest.raises(KeyboardInterrupt), files.fresh_folder(home) as aside:
-        (aside / "one").write_text("2")
+    with pytest.raises(KeyboardInterrupt), files.fresh_folder(home) as filling:
+        (filling / "one").write_text("2")
     assert (home / "one").read_text() == "1"
     assert os.listdir(tmp_path) == ["folder"]
 

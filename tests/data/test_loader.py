@@ -105,23 +105,6 @@ def test_a_damaged_shard_is_refused_before_the_first_batch(shard_set: Shards) ->
         Loader([ShardSet.open(folder)], 4)
 
 
-@pytest.mark.parametrize("wrap", [False, True])
-def test_a_token_beyond_the_vocabulary_names_its_file(shard_set: Shards, wrap: bool) -> None:
-    stream = blocks(0, 40, 6)
-    good = shard_set("good", [stream])
-    loader = Loader([good, shard_set("a", [stream[:100], stream[100:]])], 8 if wrap else 6, wrap=wrap)
-    rows = loader.batch(0, 0, 80, 80).tokens_BL
-    assert len(rows) == 80
-    changed = np.array(stream[100:])
-    changed[77] = 300  # the first number that is no token; a mask, to a model
-    (loader.sources[1].folder / "train-1.bin").write_bytes(changed.astype("<u2").tobytes())  # after it was verified
-    again = Loader(loader.sources, loader.length, wrap=wrap)
-    with pytest.raises(UserError, match=r"a/train-1.bin is damaged \(token 300 where the last is 299\)"):
-        again.batch(0, 0, 80, 80)
-    with pytest.raises(UserError, match=r"a/train-1.bin is damaged"):
-        list(again.eval_batches(None, 16))
-
-
 def test_mistakes_are_refused(shard_set: Shards) -> None:
     first = shard_set("a", [blocks(0, 9, 4)])
     other = shard_set("gpt2", [blocks(0, 9, 4)], tokenizer=Tokenizer.load("gpt2"))

@@ -200,13 +200,13 @@ def test_an_unfinished_folder_keeps_its_shards_from_other_settings(
     assert contents(out) == before
 
 
-@pytest.mark.parametrize("room", range(1, 26, 4))
+@pytest.mark.parametrize("written", range(1, 26, 4))
 def test_a_full_disk_says_so_and_loses_nothing(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     prepare([str(source)], tmp_path / "whole", SMALL, show=False)
     out = tmp_path / "out"
-    real, left = os.fsync, room
+    real, left = os.fsync, written
 
     def full(handle: int) -> None:
         nonlocal left

@@ -31,13 +31,13 @@ def test_two_processes_write_what_one_writes(two_processes, tmp_path, capsys):
     done = two_processes("-m", "unmask", *words, "--html", str(page))
     assert done.returncode == 0, done.stderr
     shared = [json.loads(line) for line in done.stdout.splitlines()]  # the second process prints nothing
-    for run in (alone[0], shared[0]):
+    for run in (alone[-1], shared[-1]):
         for changing in ("time", "device", "forwards"):
             run.pop(changing)
-    for ours, theirs in zip(shared[1:], alone[1:], strict=True):  # batches of other sizes may sum in another order
+    for ours, theirs in zip(shared[:-1], alone[:-1], strict=True):  # batches of other sizes may sum in another order
         assert ours.pop("token_log_q") == pytest.approx(theirs.pop("token_log_q"), abs=1e-9)
         assert ours.pop("log_q") == pytest.approx(theirs.pop("log_q"), abs=1e-9)
     assert shared == alone
-    assert len({record["text"] for record in shared[1:]}) == 5
+    assert len({record["text"] for record in shared[:-1]}) == 5
     assert done.stderr.count("tokens/s") == 1
     assert '"steps": 4' in page.read_text(encoding="utf-8")

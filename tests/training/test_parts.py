@@ -105,7 +105,7 @@ def test_a_diff_names_what_changed_and_leaves_out_what_may():
     new = {"trainer": {"lr": 0.2, "log_every": 9}, "objective": {"name": "ar"}}
     assert differences(old, new, {"trainer.log_every"}) == [
         "objective.name mdlm -> ar",
-        "objective.schedule.name cosine -> (not set)",
+        "objective.process.schedule.name cosine -> (not set)",
         "trainer.lr 0.1 -> 0.2",
     ]
 

@@ -70,7 +70,8 @@ FIRST = {
     ),
     "sample": Verb(
         "write text, in as few steps as you like",
-        "unmask.cli.sample:sample", smaller=f"{_BATCH}: the samples stay the same",
+        "unmask.sampling.verbs:sample", "unmask.cli.sample:present", ("infill",),
+        smaller=f"{_BATCH}: the samples stay the same",
     ),
     "evaluate": Verb(
         "measure models honestly, and write a report",

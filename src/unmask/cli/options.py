@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from unmask.core.errors import UserError, unknown
-from unmask.core.verbs import WORDS, alternatives, documented, flattened, in_words
+from unmask.core.verbs import MANY, WORDS, alternatives, documented, flattened
 
 MISSING = inspect.Parameter.empty
 METAVARS = {int: "N", float: "X", bool: "BOOL", Path: "PATH", str: "TEXT"}
@@ -90,7 +90,8 @@ class Option:
         kinds = self.scalars + self.elements
         if wrong := [word for word in words if not any(self._fits(kind, word) for kind in kinds)]:
             raise self._mistake(kinds, wrong[0])
-        raise UserError(f"{self.shown} takes {in_words(self.annotation)}, not {' '.join(map(str, words))!r}")
+        allowed = [WORDS[kind] for kind in self.scalars] + [MANY[kind] for kind in self.elements]
+        raise UserError(f"{self.shown} takes {' or '.join(allowed)}, not {' '.join(map(str, words))!r}")
 
     def _pairs(self, words: list[Any]) -> Iterable[tuple[str, str]]:
         pairs: dict[str, str] = {}

@@ -1,7 +1,4 @@
-"""Tensors on their way to a device.
-
-Refuses to know what the tensors mean and which device was picked.
-"""
+"""Tensors on their way to a device."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
 """Which process this is, on which device, and how processes add up numbers or tell each other things.
 
-With one process everything here is a no-op, so that callers have no second path. Messages travel as JSON, never
-as pickles.
-
-Refuses to know what is summed or said.
+With one process everything here is a no-op, so that callers have no second path. Messages travel as JSON.
 """
 
 from __future__ import annotations

@@ -71,10 +71,6 @@ class Tokens:
             return found[0]
         return np.concatenate(found) if found else np.empty(0, self._dtype)
 
-    def path_at(self, place: int) -> Path:
-        """The file that holds a token."""
-        return self._paths[bisect.bisect_right(self._ends, place)]
-
     def _map(self, shard: int) -> np.ndarray:
         mapped = self._maps[shard]
         if mapped is None:

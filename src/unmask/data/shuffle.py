@@ -1,10 +1,8 @@
 """Orders without memory: which block comes i-th, computed from i alone.
 
-`permuted` is a keyed permutation of 0..n-1 (a Feistel network walked until it lands inside), `interleave` shares a
+`permuted` is a keyed permutation of 0..n-1 (a Feistel network, repeated until it lands inside), `interleave` shares a
 sequence among sources in exact proportion. Both are integer arithmetic in numpy, so they give the same numbers on
 every machine and in every version, in O(1) memory for any n, and can be asked for any i first.
-
-Refuses to know what is being ordered.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Text to token ids and back: byte-level BPE, trained here or given as a `tokenizer.json`; GPT-2's is bundled.
 
-Refuses to know the mask. `size` counts tokens without it, so a model's mask is id `size` and K = size + 1.
+`size` counts the tokens without a mask, which a tokenizer does not know.
 Text is only ever text: `<|endoftext|>` inside a document is spelled out in ordinary tokens, never read as the end
 of the document, and decode(encode(text)) == text for every byte-level tokenizer.
 """
@@ -24,16 +24,11 @@ EOS = "<|endoftext|>"
 FILE = "tokenizer.json"
 BUNDLED = {"gpt2": "gpt2-tokenizer.json.xz"}
 SMALLEST = 257  # every byte, and the end of a document
-LARGEST = 1_000_000  # tokens: a table of logits would have no room anyway
+LARGEST = 1_000_000  # tokens: a table of logits would not fit anyway
 
 # What tokenizers in use call the end and the start of a document, most telling first.
 _EOS_NAMES = (EOS, "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 _BOS_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "[CLS]")
-
-
-def _canonical(text: str) -> str:
-    """One spelling for equal JSON, so that the hash does not depend on layout or on the library's version."""
-    return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def _inside(path: Path) -> Path:
@@ -57,22 +52,19 @@ class Tokenizer:
 
     def __init__(self, text: str, name: str) -> None:
         self.name = name
-        self._json = _canonical(text)
+        # one spelling for equal JSON, so that the hash does not depend on layout or on the library's version
+        self._json = json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         self._inner = tokenizers.Tokenizer.from_str(self._json)
         self._inner.no_truncation()
         self._inner.no_padding()
         self._inner.encode_special_tokens = True
         self.size: int = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
-        self.eos_id = self._first_known(_EOS_NAMES)
-        if self.eos_id < 0:
+        ends, starts = ([self._inner.token_to_id(one) for one in names] for names in (_EOS_NAMES, _BOS_NAMES))
+        eos_id: int | None = next((i for i in ends if i is not None), None)
+        if eos_id is None:
             raise UserError(f"tokenizer {name!r} has no end-of-document token: it needs one of {', '.join(_EOS_NAMES)}")
-        self.bos_id = self._first_known(_BOS_NAMES)
-        if self.bos_id < 0:  # GPT-2's habit: one token both ends and starts a document
-            self.bos_id = self.eos_id
-
-    def _first_known(self, names: Sequence[str]) -> int:
-        ids = (self._inner.token_to_id(name) for name in names)
-        return next((i for i in ids if i is not None), -1)
+        self.eos_id = eos_id
+        self.bos_id: int = next((i for i in starts if i is not None), eos_id)  # GPT-2 ends and starts with one token
 
     @classmethod
     def read(cls, path: Path, name: str) -> Tokenizer:

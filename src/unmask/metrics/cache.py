@@ -19,10 +19,8 @@ from unmask.core.files import check_folder
 HOME = "UNMASK_CACHE"
 
 
-def cache_home(folder: str | Path | None = None) -> Path:
-    """The cache folder: the one given, else $UNMASK_CACHE, else `unmask` in the user's cache folder."""
-    if folder is not None:
-        return Path(folder)
+def cache_home() -> Path:
+    """The cache folder: $UNMASK_CACHE, else `unmask` in the user's cache folder."""
     if os.environ.get(HOME):
         return Path(os.environ[HOME]).expanduser()  # an environment file knows no shell that would do it
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
@@ -49,8 +47,8 @@ class Store:
             base.execute("DELETE FROM said WHERE 0")  # fails now, not after a cell, where the file is read-only
 
     @classmethod
-    def open(cls, folder: str | Path | None = None) -> Store:
-        return cls(cache_home(folder) / "judged.sqlite")
+    def open(cls) -> Store:
+        return cls(cache_home() / "judged.sqlite")
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:

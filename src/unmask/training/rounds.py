@@ -3,8 +3,6 @@
 `Rounds` is an objective that changes every `round_steps` optimiser steps. The loop says when, and brings the weights;
 optimiser, warm-up and average go on as if nothing had happened. What a round needs beside the step number is its
 teacher, and that is the student of the round before, which lies in the run's folder: so a state holds no teacher.
-
-Refuses to know the loop, files and what a method compares.
 """
 
 from __future__ import annotations

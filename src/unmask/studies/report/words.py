@@ -104,8 +104,8 @@ def _speed(results: Results, entry: Json) -> str:
             f"{ends}."
         )
     return (
-        f"At the same entropy, {name} in {steps} cannot be told from {teacher} in as many (95% interval of the "
-        f"speed-up {ends}): a lower Gen PPL here is what lowering the teacher's temperature gives as well."
+        f"At the same entropy, {name} in {steps} cannot be told apart from {teacher} in as many (95% interval of the "
+        f"speed-up {ends}): a lower Gen PPL here may be no more than lowering the teacher's temperature gives."
     )
 
 
@@ -194,7 +194,7 @@ def _likelihood(results: Results, entry: Json) -> str:
     if found is None:
         return ""
     verdict = {"below": "is better than the teacher", "above": "is worse than the teacher"}
-    word = verdict.get(_side(found), "cannot be told from the teacher")
+    word = verdict.get(_side(found), "cannot be told apart from the teacher")
     return (
         f"As a model of real text (NELBO of {entry['steps']} steps, no judge) {entry['model']} {word}: "
         f"{found['value']:+.3f} nats a token, 95% interval {limits(found, signed=True)}."
@@ -236,7 +236,9 @@ def _parrot(results: Results, parrot: Cell) -> str:
     scores = [name for name in ("gen_ppl", "entropy") if name in parrot.scores and real and name in real.scores]
     alike = [name for name in scores if real and not apart(parrot.scores[name], real.scores[name])]
     names = {"gen_ppl": "Gen PPL", "entropy": "entropy"}
-    passes = f" By {' and '.join(names[name] for name in alike)} it cannot be told from real text." if alike else ""
+    passes = (
+        f" By {' and '.join(names[name] for name in alike)} it cannot be told apart from real text." if alike else ""
+    )
     caught = "caught by" if parrot.suspicions else "NOT caught (too few texts to tell) by"
     return f"The parrot, which only repeats a few real passages, is {caught} the scores across samples.{passes}"
 

@@ -1,0 +1,125 @@
+"""The verb `sample`, in Python and on the command line: names become the nouns that the loop takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from unmask.checkpoint.io import Checkpoint, load
+from unmask.core.errors import UserError
+from unmask.core.verbs import verb
+from unmask.inference.step_law import StepLaw
+from unmask.plans.grids import Grid
+from unmask.plans.plan import Blocks, Confidence, Plan, make_plan
+from unmask.plans.remask import Remask
+from unmask.sampling import sample as loop
+from unmask.sampling.samples import Samples
+
+
+@verb
+def sample(
+    model: Checkpoint | str | Path = "pocket",
+    n: int | None = None,
+    steps: int | None = None,
+    *,
+    prompt: str | Sequence[str] | None = None,
+    suffix: str | Sequence[str] | None = None,
+    infill: str | Sequence[str] | Tensor | None = None,
+    length: int | Sequence[int] | None = None,
+    seed: int = 0,
+    plan: str | Plan | None = None,
+    block_size: int | None = None,
+    threshold: float | None = None,
+    grid: str | Path | Sequence[float] | Grid | None = None,
+    step_law: str | StepLaw | None = None,
+    remask: Literal["cap", "rescale", "confidence"] | Remask | None = None,
+    eta: float | None = None,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int | None = None,
+    draw: Literal["float64", "fp32", "legacy_fp32"] = "float64",
+    batch: int | None = None,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    precision: Literal["auto", "bf16", "fp32"] = "auto",
+    compile: bool = False,
+    callback: loop.Callback | None = None,
+    finished: loop.Finished | None = None,
+) -> Samples:
+    """Write text, from nothing, from a prompt, or around words that stand:
+
+      unmask sample "Once upon a ____ there ____"
+
+    Many processes: `torchrun --nproc_per_node 8 -m -- unmask sample ...` gives the same samples (without -- torchrun
+    takes --n for its own).
+
+    Args:
+        model: a bundled model's name, a folder, a file or a hub name
+        n: how many samples (default: one for each prompt)
+        steps: steps of the sampler (default: 32)
+        prompt: text to begin with, one or one for each sample
+        suffix: text to end with, one or one for each sample
+        infill: text with blanks to fill: a blank is three underscores or more, one a token
+        length: tokens in a sample, one value or one for each sample (default: the model's)
+        seed: names the noise: with the same seed, sample i is the same whatever n or batch
+    Plan:
+        plan: which positions a step reveals: iid, permutation, golden, van_der_corput, stride, dilated,
+            left_to_right, confidence, entropy, or blocks (from left to right, golden inside each); default: golden
+        block_size: positions in a block of --plan blocks (default: 32)
+        threshold: with --plan confidence or blocks the probability, with entropy the nats, at which a position is
+            sure enough to be revealed; this sets the number of steps, and puts confidence inside blocks
+        grid: how far each step goes: rank, uniform, cosine, mdlm, a list of times between 1 and 0, or the .json of
+            `unmask fit-grid`, with --steps its best grid of that many steps (default: rank)
+        step_law: the joint law of the tokens of one step (default: the checkpoint's, mostly factorised)
+        remask: let early mistakes be mended, by this rule of ReMDM; needs --plan iid and a grid of times
+        eta: how much is masked again (default: the rule's usual value)
+    Draw:
+        temperature: below 1 the likelier tokens gain
+        top_p: draw from the fewest likeliest tokens that have this probability together
+        top_k: draw from this many likeliest tokens
+        draw: precision of the draw; legacy_fp32 is the published algorithm with its bias, for --plan iid --grid mdlm
+    Machine:
+        batch: samples at a time (default: 8 on a CPU, on a GPU what fills it); changes the speed, not the samples
+        device: where to run
+        precision: of the network; auto is bf16 on CUDA, else fp32
+        compile: compile the network: pays for many samples on a GPU
+    In Python:
+        callback: called after every step with what stands (a StepView)
+        finished: called with each batch of this process that is done, and the numbers of its samples
+    """
+    if remask is None and eta is not None:
+        raise UserError("eta belongs to remask: say which rule, cap, rescale or confidence")
+    return loop.sample(
+        model if isinstance(model, Checkpoint) else load(model), how_many(n, prompt, suffix, length, infill), steps,
+        length=length, plan=_chosen(plan, block_size, threshold), grid=grid, step_law=step_law,
+        remask=Remask(remask, eta) if isinstance(remask, str) else remask, temperature=temperature, top_p=top_p,
+        top_k=top_k, draw=draw, prompt=prompt, suffix=suffix, infill=infill, seed=seed, batch=batch, device=device,
+        precision=precision, compile=compile, callback=callback, finished=finished,
+    )  # fmt: skip
+
+
+def how_many(n: int | None, *each: object) -> int:
+    """The number of samples: one for each of several prompts where nobody says."""
+    counts = [len(values) for values in each if isinstance(values, (Sequence, Tensor)) and not isinstance(values, str)]
+    return max(counts, default=1) if n is None else n
+
+
+def _chosen(plan: str | Plan | None, block_size: int | None, threshold: float | None) -> Plan | None:
+    """A plan with its own settings; None: the process's own."""
+    if plan is None and block_size is None and threshold is None:
+        return None
+    chosen = make_plan(plan or loop.PLAN)
+    if block_size is not None:
+        if not isinstance(chosen, Blocks):
+            raise UserError(f"block_size is for the plan blocks, not {chosen.name}")
+        chosen = replace(chosen, size=block_size)
+    if threshold is None:
+        return chosen
+    if isinstance(chosen, Blocks):
+        return replace(chosen, inner=Confidence(threshold=threshold))
+    if isinstance(chosen, Confidence):
+        return replace(chosen, threshold=threshold)
+    raise UserError(f"threshold is for the plans confidence, entropy and blocks, not {chosen.name}")
