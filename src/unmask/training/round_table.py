@@ -52,12 +52,10 @@ def round_table(
         seed: of the draws, the same for all
         device: where
     """
-    grid = usual_grid(plan)
+    how: dict[str, Any] = {"plan": plan, "grid": usual_grid(plan)} if teacher.process.by_plan else {}
 
     def row(name: str, checkpoint: Checkpoint, temperature: float, elbo: Any, about: Any) -> dict[str, Any]:
-        drawn = sample(
-            checkpoint, samples, steps, plan=plan, grid=grid, temperature=temperature, seed=seed, device=device
-        )
+        drawn = sample(checkpoint, samples, steps, **how, temperature=temperature, seed=seed, device=device)
         texts = of_samples(drawn, checkpoint.tokenizer)
         entropy = Score.of(Ratio.mean(unigram_entropy(texts.rows)), "nats", {}, seed=seed)
         judged = _brief(gen_ppl(texts, judge, protocol=PROTOCOL, seed=seed).ppl) if judge else None
@@ -73,7 +71,7 @@ def round_table(
         rows.insert(1, row("teacher", teacher, sharpest, None, None))
     with joined(device) as ranks:
         read_by = judge.record() | {"protocol": PROTOCOL} if judge else None
-        about = record(ranks.device, samples=samples, steps=steps, plan=plan, grid=grid, seed=seed, judge=read_by)
+        about = record(ranks.device, samples=samples, steps=steps, **how, seed=seed, judge=read_by)
         ranks.on_first(lambda: write_json(out / "rounds.json", {**about, "rows": rows}))
 
 
