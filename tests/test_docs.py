@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import unmask
 from unmask.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +46,9 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("line", commands())
-def test_a_command_in_the_documentation_is_one_that_unmask_takes(line, capsys):
+def test_a_command_in_the_documentation_is_one_that_unmask_takes(line, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").touch()  # the plug-in of docs/extending.md
     words = shlex.split(line, comments=True)[1:]
     asks_for_help = words[0] in ("help", "completion") or words[0].startswith("-")
     assert main(words if asks_for_help else [*words, "--print_config"]) == 0, capsys.readouterr().err
@@ -63,6 +66,7 @@ def test_the_readmes_python_runs(capsys):
     assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.xfail(not hasattr(unmask, "register_metric"), reason="metrics are not open yet", strict=True)
 def test_the_blocks_of_extending_are_a_plug_in(tmp_path):
     """All Python blocks of docs/extending.md as one file; in a process of its own, since what it adds stays."""
     blocks = BLOCK.findall((ROOT / "docs" / "extending.md").read_text(encoding="utf-8"))
