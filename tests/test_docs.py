@@ -71,7 +71,7 @@ def test_the_blocks_of_extending_are_a_plug_in(tmp_path):
     """All Python blocks of docs/extending.md as one file; in a process of its own, since what it adds stays."""
     blocks = BLOCK.findall((ROOT / "docs" / "extending.md").read_text(encoding="utf-8"))
     (tmp_path / "mine.py").write_text("\n\n".join(code for language, code in blocks if language == "python"))
-    words = "sample --plugin mine.py --plan evens_first --step_law sure_first --length 16 --steps 4".split()
+    words = shlex.split("sample --plugin mine.py --plan evens_first --step_law sure_first --length 16 --steps 4")
     done = subprocess.run([sys.executable, "-m", "unmask", *words], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "evens_first" in done.stderr
