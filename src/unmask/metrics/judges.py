@@ -9,7 +9,6 @@ Shapes: B texts, T tokens of each, V states, D features.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -30,11 +29,11 @@ from unmask.core.files import fresh_folder, one_at_a_time, sha256_file, write_js
 from unmask.core.hashing import key_of
 from unmask.core.ranks import joined
 from unmask.data.tokenizer import EOS, Tokenizer
+from unmask.inference.ready import make_ready
 from unmask.metrics.cache import cache_home, check_cache
 from unmask.metrics.fetch import fetch
 from unmask.metrics.hugging_face import Unavailable, from_hub, need_transformers, pretrained
-from unmask.models.denoiser import without_mask
-from unmask.models.dit.network import DiT
+from unmask.models.denoiser import is_causal, without_mask
 
 Dtype = Literal["fp32", "bf16"]
 CAUSAL = "AutoModelForCausalLM"
@@ -141,20 +140,15 @@ def _is_ours(path: Path) -> bool:
 # --- our own ----------------------------------------------------------------------------------------------------------
 
 
-def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: str) -> Judge:
+def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: Dtype) -> Judge:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    if not isinstance(model, DiT) or not model.config.causal:
+    if not is_causal(model):
         raise UserError(
             f"{name} is a masked model: a judge reads from left to right; train one with `unmask train --objective ar`"
         )
     if tokenizer is None:
         raise UserError(f"{name} has no tokenizer, so that it cannot read text: save it with one")
-    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
-    network = copy.deepcopy(model).to(device, kind).eval()
-
-    def logits(ids_BT: Tensor) -> Tensor:
-        return without_mask(network(ids_BT.to(device)), network.mask_id)
-
+    ready = make_ready(model, device, dtype)
     return Judge(
         name=name,
         id=f"{identity_of(checkpoint)}:{dtype}:None",
@@ -167,8 +161,8 @@ def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: str) ->
         device=device,
         dtype=dtype,
         encode=tokenizer.encode_batch,
-        logits=logits,
-        features=lambda ids_BT: network.features(ids_BT.to(device)),
+        logits=lambda ids_BT: without_mask(ready.logits(ready.features(ids_BT.to(device))), model.mask_id),
+        features=lambda ids_BT: ready.features(ids_BT.to(device)),
     )
 
 
@@ -218,7 +212,7 @@ def _pretrained(folder: Path, name: str, **how: Any) -> tuple[Any, Any]:
         raise UserError(f"{error}: {_choices(name)}") from error
 
 
-def _transformers(folder: Path, name: str, device: torch.device, dtype: str) -> Judge:
+def _transformers(folder: Path, name: str, device: torch.device, dtype: Dtype) -> Judge:
     model, tokenizer = _pretrained(folder, name)
     config, known = model.config.get_text_config(), tokenizer.get_vocab()
     # an instruct model's own EOS ends a turn, not a document
