@@ -23,7 +23,6 @@ from torch import Tensor
 
 from unmask.core.errors import UserError, os_errors, unknown
 from unmask.data import corpus
-from unmask.data.encoder import Encoder
 from unmask.data.loader import Loader, evenly
 from unmask.data.prepare import Settings
 from unmask.data.shards import INDEX, SPLITS, ShardSet, Tokens, check_tokenizer
@@ -285,11 +284,9 @@ def _pieces(name: str, split: str | None) -> Iterator[tuple[str, bool]]:
 
 def _encode(pieces: Iterable[tuple[str, bool]], tokenizer: Tokenizer) -> np.ndarray:
     """Documents, each followed by the end-of-document token, as one stream."""
-    encoder, parts = Encoder(tokenizer.to_json()), []
+    parts = []
     for text, last in pieces:
-        parts.append(encoder.encode(text))
-        if last:
-            parts.append(np.array([tokenizer.eos_id], dtype=np.uint32))
+        parts.append(np.array(tokenizer.encode(text) + [tokenizer.eos_id] * last, dtype=np.uint32))
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
 
 
