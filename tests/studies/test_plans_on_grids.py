@@ -67,7 +67,7 @@ def test_sampling_in_python_takes_the_files_grid_of_so_many_steps(fitted) -> Non
         ("golden@rnk", "did you mean 'rank'"),
         ("golden@", "unknown grid"),
         ("golden@nowhere.json", "nowhere.json"),
-        ("golden@{folder}/bad.json", "is not a grid"),
+        ("golden@{folder}/bad.json", "bad.json is damaged"),
         ("golden@{file}", "no grid of 8 steps, only of 1 to 4: .*fit-grid --steps 8"),
         ("stride@{folder}/stride.json", "no grid of 2 steps, only of 4:"),
         ("blocks@{file}", r"the plan blocks@.*blocks take the grids uniform, rank or cosine"),
@@ -75,7 +75,7 @@ def test_sampling_in_python_takes_the_files_grid_of_so_many_steps(fitted) -> Non
         ("golden@{folder}/nameless.json", "nameless.json is damaged.*fit-grid"),
         ("golden@{folder}/listless.json", "listless.json is damaged"),
         ("golden@{folder}/worded.json", "worded.json is damaged"),
-        ("golden@{folder}/rising.json", "rising.json is damaged"),
+        ("golden@{folder}/rising.json", "rising.json: a grid.s times must fall"),
         ("golden@{folder}/longer.json", "longer.json is damaged"),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from unmask.core.errors import UserError
+from unmask.core.errors import UserError, reading
 from unmask.core.files import read_json, write_text
 from unmask.metrics.score import Ratio
 from unmask.metrics.texts import clusters
@@ -193,12 +193,10 @@ def read_results(path: Path | str) -> Results:
             f"{path} is of schema version {said.get('version')}, this unmask reads {VERSION}: "
             "evaluate again, or install the release that wrote it"
         )
-    try:
+    with reading(path, "results", "evaluate again"):
         results = Results.from_json(said)
         _check(results)
         return results
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        raise UserError(f"results {path} is damaged ({type(error).__name__}: {error}): evaluate again") from error
 
 
 def _check(results: Results) -> None:
