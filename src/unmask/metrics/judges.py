@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from unmask.checkpoint.identity import identity_of, weights_hash
-from unmask.checkpoint.io import FORMAT, Checkpoint, load
+from unmask.checkpoint.io import Checkpoint, load
 from unmask.checkpoint.locate import bundled
 from unmask.core.errors import UserError, nearest
-from unmask.core.files import fresh_folder, one_at_a_time, sha256_file, write_json
+from unmask.core.files import fresh_folder, kind_of, one_at_a_time, sha256_file, write_json
 from unmask.core.hashing import key_of
 from unmask.core.ranks import joined
 from unmask.data.tokenizer import EOS, Tokenizer
@@ -102,7 +102,7 @@ def load_judge(
         if isinstance(name, Checkpoint):
             return _own(name, "checkpoint", ranks.device, dtype)
         text, path = str(name), Path(name)
-        if text in bundled() or _is_ours(path):
+        if text in bundled() or kind_of(path) in ("checkpoint", "run"):
             return _own(load(name), text, ranks.device, dtype)
         place = Path(ranks.on_first(lambda: str(_on_this_machine(text, path))))
         return _transformers(place, text, ranks.device, dtype)
@@ -124,17 +124,6 @@ def _on_this_machine(text: str, path: Path) -> Path:
 def _choices(name: str) -> str:
     guess = nearest(name, [*SOURCES, *bundled()])
     return f"did you mean {guess!r}? {OFFLINE}" if guess and guess != name else OFFLINE
-
-
-def _is_ours(path: Path) -> bool:
-    """A checkpoint folder of ours, or a run's folder; where that holds none yet, `load` says so."""
-    for config in (path / "config.json", path / "checkpoint" / "config.json"):
-        if config.is_file():
-            try:
-                return bool(json.loads(config.read_text(encoding="utf-8")).get("format") == FORMAT)
-            except (ValueError, AttributeError):
-                return False
-    return (path / "run.json").is_file()
 
 
 # --- our own ----------------------------------------------------------------------------------------------------------
