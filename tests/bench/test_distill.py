@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unmask.bench.distill import Bench
-from unmask.bench.sampler import random_model
+from unmask.bench.timing import random_model
 from unmask.cli.main import run
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
@@ -30,14 +30,14 @@ def test_plain_and_ours_have_the_same_loss_and_gradient():
 def test_the_bench_runs_in_miniature(capsys):
     options = "--preset tiny --length 16 --batch 2 --accumulate 2 --repeats 1 --device cpu --json"
     run(["bench", "distill", *options.split()])
-    told = json.loads(capsys.readouterr().out)
-    assert [line["name"] for line in told["lines"]] == ["plain", "ours"]
-    plain, ours = (line["tokens_per_second"] for line in told["lines"])
-    assert told["ratios"]["speed"] == pytest.approx(ours / plain)
-    assert (told["batch"], told["accumulate"], told["length"]) == (2, 2, 16)
-    assert all(0 < line["flops_share"] < 1 for line in told["lines"])
+    said = json.loads(capsys.readouterr().out)
+    assert [line["name"] for line in said["lines"]] == ["plain", "ours"]
+    plain, ours = (line["tokens_per_second"] for line in said["lines"])
+    assert said["ratios"]["speed"] == pytest.approx(ours / plain)
+    assert (said["batch"], said["accumulate"], said["length"]) == (2, 2, 16)
+    assert all(0 < line["flops_share"] < 1 for line in said["lines"])
 
 
-def test_mistakes_are_told_in_one_line():
+def test_mistakes_are_one_line():
     with pytest.raises(UserError, match="batch, length, accumulate and repeats must be at least 1"):
         run(["bench", "distill", "--batch", "0"])

@@ -1,4 +1,4 @@
-"""`unmask bench sampler` says what it timed, and tells a model that it cannot time; the benches know every preset."""
+"""`unmask bench sampler` says what it timed, and which model it cannot time; the benches know every preset."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from unmask.bench.distill import distill
 from unmask.bench.sampler import sampler
-from unmask.bench.timing import told_rate
+from unmask.bench.timing import rate_in_words
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import run
 from unmask.cli.parser import options_of
@@ -16,7 +16,7 @@ from unmask.models.dit.network import PRESETS, DiT
 
 def test_a_causal_model_is_refused_in_one_line(tmp_path):
     save(Checkpoint(DiT(7, length=4, hidden=8, cond=4, blocks=1, heads=1, causal=True)), tmp_path / "judge")
-    with pytest.raises(UserError, match=r"this model is causal and has no mask state"):
+    with pytest.raises(UserError, match=r"this model is causal .* give a diffusion model"):
         run(["bench", "sampler", "--model", str(tmp_path / "judge"), "--device", "cpu"])
 
 
@@ -28,16 +28,30 @@ def test_a_model_beside_a_preset_is_refused_in_one_line():
 def test_the_bench_runs_in_miniature(capsys):
     options = "--preset tiny --steps 2 3 --batch 2 --repeats 1 --device cpu --json"
     run(["bench", "sampler", *options.split()])
-    told = json.loads(capsys.readouterr().out)
-    lines = {(line["name"], line["steps"]): line["ms_per_sequence_step"] for line in told["lines"]}
+    said = json.loads(capsys.readouterr().out)
+    lines = {(line["name"], line["steps"]): line["ms_per_sequence_step"] for line in said["lines"]}
     assert list(lines) == [
         ("body alone", None), ("ours", 2), ("ours", 3), ("plain, our body", None), ("plain, eager body", None),
     ]  # fmt: skip
-    for ratio in told["ratios"]:
+    for ratio in said["ratios"]:
         mine = lines["ours", ratio["steps"]]
         assert ratio["over_body"] == pytest.approx(mine / lines["body alone", None])
         for name in ("plain, our body", "plain, eager body"):
             assert ratio[f"faster than {name}"] == pytest.approx(lines[name, None] / mine)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("sampler --steps 2", ["x body alone", "plain, our body", "2 steps: ", "x faster than plain, eager body"]),
+        ("distill --length 16", ["ms / sequence", "plain", "ours does ", "x the tokens of the plain step"]),
+    ],
+)
+def test_a_table_for_a_person(words, shown, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    run(f"bench {words} --preset tiny --batch 2 --repeats 1 --device cpu".split())
+    out = capsys.readouterr().out
+    assert all(part in out for part in [*shown, "matmul rate measured here: "])
 
 
 @pytest.mark.parametrize("bench", [sampler, distill])
@@ -47,5 +61,5 @@ def test_every_preset_can_be_timed(bench):
 
 
 @pytest.mark.parametrize(("tflops", "shown"), [(757.04, "757.0"), (0.2634, "0.26"), (0.0371, "0.037")])
-def test_the_matmul_rate_of_a_cpu_is_not_told_as_nothing(tflops, shown):
-    assert told_rate(tflops) == f"matmul rate measured here: {shown} TFLOP/s"
+def test_the_matmul_rate_of_a_cpu_is_not_said_as_nothing(tflops, shown):
+    assert rate_in_words(tflops) == f"matmul rate measured here: {shown} TFLOP/s"

@@ -47,10 +47,10 @@ def test_a_model_of_the_wrong_kind_is_refused_before_anything_runs(tmp_path, mon
     ("there", "line"),
     [
         ("demo", "cannot write demo: it is a file, not a folder"),
-        ("demo/corpus", "cannot write demo/corpus: it is a file"),
-        ("demo/corpus/mine.txt", "demo/corpus holds files that no demo wrote"),
-        ("demo/student/mine.txt", "demo/student holds files that no demo wrote"),
-        ("demo/report/report.md", "demo/report holds a report.md that is not of `unmask evaluate`"),
+        ("demo/corpus", "cannot write demo/corpus: "),
+        ("demo/corpus/mine.txt", "demo/corpus holds mine.txt, which is not ours"),
+        ("demo/student/mine.txt", "demo/student holds mine.txt, which is not ours"),
+        ("demo/report/report.md", "demo/report holds report.md, which is not ours"),
     ],
 )
 def test_a_place_of_somebody_else_is_refused_before_anything_runs(tmp_path, monkeypatch, capsys, there, line):

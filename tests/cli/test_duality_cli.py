@@ -74,7 +74,7 @@ def test_a_disagreement_would_be_counted() -> None:
         def u_of_noise(self, eps: torch.Tensor, k: torch.Tensor | int) -> torch.Tensor:
             return super().u_of_noise(eps, k) ** 1.05
 
-    honest, crooked = (simulate(law(20), [0.5], 2000, 0).outcomes[0] for law in (GaussianDuality, Crooked))
+    honest, crooked = (simulate(law(20), [0.5], 2000, 0)[0][0] for law in (GaussianDuality, Crooked))
     assert honest.disagreements == 0
     assert crooked.disagreements == pytest.approx(2000 * (0.5 ** (1 / 1.05) - 0.5), rel=0.6)
     assert crooked.survived == honest.survived
@@ -83,7 +83,7 @@ def test_a_disagreement_would_be_counted() -> None:
 
 def test_draws_do_not_depend_on_their_company() -> None:
     law = GaussianDuality(300_000)  # three draws at a time
-    assert torch.equal(simulate(law, [0.5], 5, 1).u_N[:4], simulate(law, [0.1], 4, 1).u_N)
+    assert torch.equal(simulate(law, [0.5], 5, 1)[1][:4], simulate(law, [0.1], 4, 1)[1])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from unmask.cli.main import main, open_streams
 from unmask.core.errors import Terminated, UserError
 from unmask.sampling.sample import Run
 from unmask.sampling.verbs import sample
-from unmask.studies.ways import fitted_for_others, make_ways
+from unmask.studies.plans_on_grids import fitted_for_others, plans_on_grids
 
 L = 24  # of the models in conftest.py
 
@@ -129,10 +129,10 @@ def fitted(tmp_path):
 
 
 def test_a_fitted_grid_means_the_same_to_sample_and_evaluate(unmask, fitted):
-    (way,) = make_ways([f"golden@{fitted}"], [1, 2, 3])
+    (one,) = plans_on_grids([f"golden@{fitted}"], [1, 2, 3])
     for steps in (1, 2, 3):
         run = strict(unmask("--grid", str(fitted), "--steps", str(steps), "--json")[0].splitlines()[-1])
-        assert (run["grid"], run["steps"], run["nfe"]) == (way.at(steps).to_json(), steps, steps)
+        assert (run["grid"], run["steps"], run["nfe"]) == (one.at(steps).to_json(), steps, steps)
     out, err = unmask("--grid", "fitted.json", "--steps", "5", expect=2)
     assert "fitted.json holds no grid of 5 steps, only of 1 to 3: take one of these, or fit one with" in err
     assert (out, err.count("\n")) == ("", 1)
@@ -140,7 +140,7 @@ def test_a_fitted_grid_means_the_same_to_sample_and_evaluate(unmask, fitted):
 
 
 def test_a_grid_that_was_fitted_for_another_plan_is_taken_and_said(unmask, fitted):
-    (said,) = fitted_for_others(make_ways([f"iid@{fitted.name}"], [3]), 3)
+    (said,) = fitted_for_others(plans_on_grids([f"iid@{fitted.name}"], [3]), 3)
     out, err = unmask("--plan", "iid", "--grid", fitted.name)
     assert err.splitlines()[0] == said
     assert said not in out

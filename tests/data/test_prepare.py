@@ -154,15 +154,6 @@ def test_killed_for_real_and_run_again(source: Path, tmp_path: Path) -> None:
     assert {name: os.stat(tmp_path / "out" / name).st_mtime_ns for name in before} == before, "finished shards are kept"
 
 
-def test_many_processes_write_the_same_bytes(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare([str(source)], tmp_path / "one", SMALL, show=False)
-    monkeypatch.setattr("unmask.data.prepare.PER_PROCESS", 1)
-    monkeypatch.setattr("unmask.data.prepare._cores", lambda: 3)
-    monkeypatch.setattr(pack, "JOB", 700)
-    prepare([str(source)], tmp_path / "three", SMALL, show=False)
-    assert contents(tmp_path / "one") == contents(tmp_path / "three")
-
-
 def test_the_same_call_again_does_nothing_and_another_is_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     prepare([str(source)], out, SMALL, show=False)

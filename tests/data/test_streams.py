@@ -113,6 +113,8 @@ def test_standard_input_is_piped_in_once_more_after_a_kill(
 def dataset(tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
     """The texts as a dataset of four data files."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")  # a user may have no home
+    monkeypatch.setattr("datasets.config.HF_MODULES_CACHE", tmp_path / "modules")
     (tmp_path / "dataset").mkdir()
     for part in range(4):
         lines = [json.dumps({"id": i, "text": text}) for i, text in enumerate(texts[5 * part : 5 * part + 5])]

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from unmask.core.errors import UserError
-from unmask.metrics import reading
+from unmask.metrics import built_in, reading  # noqa: F401 (built_in registers)
 from unmask.metrics.cache import Store
 from unmask.metrics.gen_ppl import PROTOCOLS, gen_ppl, unigram_entropy
+from unmask.metrics.registry import METRICS
 from unmask.metrics.texts import Texts
-from unmask.studies.measure import Measure, halves
 
 E = 6  # the end of a document among 7 tokens
 ROWS = [
@@ -146,13 +146,12 @@ def test_what_was_judged_once_is_not_judged_again(texts, hand_made):
 def test_texts_are_spelled_once_and_the_judge_may_go(letters, hand_made):
     """Its weights would stay on the device for as long as anybody keeps it."""
     texts, (judge, _) = Texts(torch.tensor([[0, 1, 2], [3, 4, -1]]), letters(7)), hand_made(letters(12))
-    real = halves(Texts(torch.tensor([[0, 1, 2]] * 2), letters(7)), Texts(torch.tensor([[2, 1, 0]] * 2), letters(7)), 0)
-    measure = Measure(judge, "mdlm", real, None, 0)
-    measure(texts)
-    assert measure._reference_features.shape == (2, judge.states)
+    real = Texts(torch.tensor([[2, 1, 0]] * 2), letters(7))
+    for name in ("gen_ppl", "information_gap"):
+        METRICS[name](texts, judge=judge, real=real, protocol="mdlm", seed=0)
     assert reading.retokenised(texts, judge) is reading.retokenised(texts, judge)
     gone = weakref.ref(judge)
-    del judge, measure
+    del judge
     gc.collect()
     assert gone() is None
 

@@ -15,6 +15,7 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.core.errors import UserError
+from unmask.core.files import claim_folder
 from unmask.data.tokenizer import EOS, Tokenizer
 from unmask.metrics import hugging_face, judges
 from unmask.metrics.gen_ppl import gen_ppl
@@ -160,13 +161,13 @@ def test_a_model_that_looks_ahead_is_refused(bpe, tmp_path):
         load_judge(tmp_path, device="cpu")
 
 
-def test_a_folder_without_a_model_is_told_as_that(tmp_path):
+def test_a_folder_without_a_model_is_one_line(tmp_path):
     with pytest.raises(
         UserError, match=r"the folder .* holds no model \(no config.json\): take smollm2 or gemma3, .*GGUF"
     ):
         load_judge(tmp_path, device="cpu")
-    (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(UserError, match="is a run without a checkpoint yet"):
+    claim_folder(tmp_path, "run")
+    with pytest.raises(UserError, match=r"holds no checkpoint .* give the folder that a run or `save` wrote"):
         load_judge(tmp_path, device="cpu")
 
 

@@ -44,13 +44,13 @@ def test_one_token_a_step_with_an_exact_denoiser_is_the_likelihood(source, texts
     exact = -source.model.log_prob(texts.tokens_TL)
     for plan in ("golden", "permutation", "left_to_right"):
         found = nelbo(source, texts, 6, plan=plan)
-        assert torch.allclose(found.token_ratio.top_n, exact, atol=1e-9)
+        assert torch.allclose(found.per_token.ratio.top_n, exact, atol=1e-9)
         assert found.per_token.value == pytest.approx(float(exact.mean()) / 6)
         assert found.per_byte.value == pytest.approx(float(exact.sum()) / int(texts.bytes_T.sum()))
         assert found.perplexity.value == pytest.approx(math.exp(float(exact.mean()) / 6))
         assert found.nfe == 6
     few = nelbo(source, texts, 2, plan="iid")
-    assert difference(few.token_ratio, found.token_ratio, "nats/token", {}).low > 0  # few steps cost something
+    assert difference(few.per_token.ratio, found.per_token.ratio, "nats/token", {}).low > 0  # few steps cost something
 
 
 def test_texts_that_were_drawn_get_their_recorded_log_q_back(source):
@@ -58,28 +58,28 @@ def test_texts_that_were_drawn_get_their_recorded_log_q_back(source):
     drawn = sample(source, 12, 3, plan="iid", grid="uniform", temperature=0.8, seed=4)
     texts = Texts(drawn.tokens, source.tokenizer)
     found = nelbo(source, texts, 3, plan="iid", grid="uniform", law=Law(temperature=0.8), seed=4)
-    assert torch.allclose(found.token_ratio.top_n, -drawn.log_q.sum(1), atol=1e-9)
+    assert torch.allclose(found.per_token.ratio.top_n, -drawn.log_q.sum(1), atol=1e-9)
     assert found.nfe == pytest.approx(float(drawn.nfe.double().mean()))
 
 
 def test_several_plans_a_text_are_averaged_and_any_batch_gives_the_same(source, texts):
     twice = nelbo(source, texts, 2, plans=2, batch=3)
     first = nelbo(source, texts, 2, plans=1, batch=64)
-    assert torch.equal(nelbo(source, texts, 2, batch=7).token_ratio.top_n, first.token_ratio.top_n)
-    second_T = 2 * twice.token_ratio.top_n - first.token_ratio.top_n
+    assert torch.equal(nelbo(source, texts, 2, batch=7).per_token.ratio.top_n, first.per_token.ratio.top_n)
+    second_T = 2 * twice.per_token.ratio.top_n - first.per_token.ratio.top_n
     both = Texts(torch.cat([texts.tokens_TL, texts.tokens_TL]), texts.tokenizer)
-    assert torch.allclose(nelbo(source, both, 2).token_ratio.top_n[40:], second_T, atol=1e-9)
+    assert torch.allclose(nelbo(source, both, 2).per_token.ratio.top_n[40:], second_T, atol=1e-9)
 
 
 def test_sharpening_an_exact_model_does_not_pay(source, texts):
     plain = nelbo(source, texts, 6)
     sharp = nelbo(source, texts, 6, law=Law(temperature=0.7))
-    assert difference(sharp.token_ratio, plain.token_ratio, "nats/token", {}).value > 0
+    assert difference(sharp.per_token.ratio, plain.per_token.ratio, "nats/token", {}).value > 0
 
 
 def test_the_elbo_of_an_exact_denoiser_is_the_likelihood(source, texts):
     found = elbo(source, texts, masks=200)
-    gap = difference(found.token_ratio, nelbo(source, texts, 6).token_ratio, "nats/token", {})
+    gap = difference(found.per_token.ratio, nelbo(source, texts, 6).per_token.ratio, "nats/token", {})
     assert gap.low <= 0 <= gap.high
     assert gap.stderr < 0.01
 

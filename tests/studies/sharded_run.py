@@ -22,13 +22,13 @@ def main(folder: Path) -> None:
     with joined("cpu") as ranks:
         model, judge = load(folder / "model"), load_judge(folder / "judge", device="cpu")
         texts = Texts(torch.randint(0, 200, (7, 20), generator=stream(0, "texts")), model.tokenizer)
-        store = Store.open(folder / f"cache-{ranks.world}")
+        store = Store(folder / f"cache-{ranks.world}" / "judged.sqlite")
         bound = nelbo(model, texts, 4, plans=2, batch=2, device="cpu")
         found = {
-            "nelbo": bound.token_ratio.top_n.tolist(),
+            "nelbo": bound.per_token.ratio.top_n.tolist(),
             "nfe": bound.nfe,
-            "elbo": elbo(model, texts, batch=2, device="cpu").token_ratio.top_n.tolist(),
-            "judged": gen_ppl(texts, judge, store=store).ppl_ratio.top_n.tolist(),
+            "elbo": elbo(model, texts, batch=2, device="cpu").per_token.ratio.top_n.tolist(),
+            "judged": gen_ppl(texts, judge, store=store).ppl.ratio.top_n.tolist(),
             "again": gen_ppl(texts, judge, store=store).ppl.low,
             "features": judge_features(judge, texts).tolist(),
         }

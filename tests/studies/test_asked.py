@@ -6,9 +6,10 @@ import json
 import sys
 
 import pytest
+import torch
 
 from unmask.core.errors import UserError
-from unmask.studies import workshop
+from unmask.studies import cells
 from unmask.studies.evaluate import evaluate
 
 SIZE, LENGTH = 20, 32  # of the scene
@@ -27,7 +28,14 @@ OPTIONS = {"plans": ["iid", "golden"], "temperatures": [1.0, 0.7], "n": 32, "dev
         ({"only_bounds": True}, "bounds alone need held-out text"),
         ({"only_bounds": True, "data": "sample", "judge": "smollm2"}, "leave --judge"),
         ({"plans": ["iid@mdlm"], "data": "sample"}, "iid@mdlm fills its last positions by argmax"),
-        ({"models": {}}, "no model"),
+        ({"models": {}}, "nothing to evaluate"),
+        ({"models": "pocket"}, "models takes a mapping of names.*not 'pocket'"),
+        ({"models": {"student": torch.nn.Linear(2, 2)}}, r"student is a bare network: give unmask\.Checkpoint"),
+        ({"models": {"student": 3}}, "student is a int: give"),
+        ({"steps": "8"}, "steps takes several whole numbers, not '8'"),
+        ({"seed": torch.Generator()}, "seed takes a whole number, not a torch.*Generator"),
+        ({"texts": {"mine": "mine.pdf"}}, "takes NAME=FILE with a .jsonl or .txt file"),
+        ({"texts": {"teacher": "mine.txt"}}, "'teacher' is a model and a file of texts"),
         ({"models": {"parrot": "no-such-folder"}}, "'parrot' is the name of a control"),
         ({"models": {"real text": "no-such-folder"}}, "'real text' is the name of a control"),
         ({"models": {"teacher": "ar", "student": "student"}}, "'teacher' is the masked model .* causal: call it ar"),
@@ -37,10 +45,10 @@ OPTIONS = {"plans": ["iid", "golden"], "temperatures": [1.0, 0.7], "n": 32, "dev
         ({"steps": [4, 300]}, f"steps must be at most {LENGTH}, one a token of these models, not 300: .*--steps"),
         ({"control_steps": [LENGTH + 1]}, f"control_steps must be at most {LENGTH},.*--control_steps"),
         ({"plans": ["golden", "blocks@mdlm"]}, "blocks take the grids"),
-        ({"split": "test"}, "no held-out text to take the test split of"),
-        ({"wrap": True}, "no held-out text to wrap: give --data"),
-        ({"judge_dtype": "bf16"}, "no judge to run in bf16: give --judge"),
-        ({"protocol": "sdtt"}, "no judge to read by the protocol sdtt: give --judge"),
+        ({"split": "test"}, "--split says how data is read, .* give --data"),
+        ({"wrap": True}, "--wrap .* give --data"),
+        ({"judge_dtype": "bf16"}, "--judge_dtype .* give --judge"),
+        ({"protocol": "sdtt"}, "--protocol .* give --judge"),
         ({"plans": ["golden@{grid}"]}, r"no grid of 8 steps.*--control_steps 4"),
         ({"judge": "no-such-folder/judge"}, "smollm2"),
         ({"data": "no-such-folder"}, "no-such-folder"),
@@ -55,10 +63,13 @@ def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: st
         raise AssertionError("work was begun")
 
     for name in ("sample", "sample_causal", "nelbo", "elbo"):
-        monkeypatch.setattr(workshop, name, refuse)
+        monkeypatch.setattr(cells, name, refuse)
     options = {"models": models, "steps": [4], "device": "cpu", **changes}
-    if "models" in changes:
-        options["models"] = {name: models.get(source, source) for name, source in changes["models"].items()}
+    if isinstance(changes.get("models"), dict):
+        options["models"] = {
+            name: models.get(source, source) if isinstance(source, str) else source
+            for name, source in changes["models"].items()
+        }
     if "plans" in options:
         options["plans"] = [plan.format(grid=tmp_path / "grid.json") for plan in options["plans"]]
     with pytest.raises(UserError, match=message) as raised:
@@ -69,7 +80,7 @@ def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: st
 @pytest.mark.parametrize("names", [["teacher"], ["teacher", "student"]])
 def test_control_steps_that_serve_nobody_are_told(scene, names) -> None:
     models = {name: scene[0][name] for name in names}
-    results = evaluate(models, [2], control_steps=[4], plans=["iid"], temperatures=[1.0], n=2, device="cpu")
+    results = evaluate(models, steps=[2], control_steps=[4], plans=["iid"], temperatures=[1.0], n=2, device="cpu")
     drawn = {cell.steps for cell in results.cells if cell.model == "teacher"}
     assert drawn == ({2} if names == ["teacher"] else {2, 4})
     assert any("--control_steps did nothing" in note for note in results.notes) == (drawn == {2})
@@ -79,7 +90,14 @@ def test_control_steps_that_serve_nobody_are_told(scene, names) -> None:
 def test_options_of_drawing_are_told_where_nothing_is_drawn(scene, given) -> None:
     models, data, _ = scene
     results = evaluate(
-        {"teacher": models["teacher"]}, [2], plans=["iid"], n=2, data=data, only_bounds=True, device="cpu", **given
+        {"teacher": models["teacher"]},
+        steps=[2],
+        plans=["iid"],
+        n=2,
+        data=data,
+        only_bounds=True,
+        device="cpu",
+        **given,
     )
     told = " ".join(note for note in results.notes if "did nothing" in note)
     assert {name for name in ("temperatures", "control_steps") if f"--{name}" in told} == given.keys()
@@ -114,7 +132,7 @@ def test_steps_that_nobody_asked_for_are_cut_to_what_there_is(
         assert said[0].startswith(f"Steps: {' '.join(map(str, expected))} in place of the usual 4 8 16 32 64, since")
         assert (f"write {length} tokens" in said[0]) == (expected[-1] == length)
         with pytest.raises(UserError, match=r"steps must be at most|holds no grid of"):
-            evaluate(models, usual, **options)
+            evaluate(models, steps=usual, **options)
 
 
 def test_a_judge_that_cannot_read_the_texts_is_refused_before_they_are_drawn(scene, monkeypatch, letters, hand_made):
@@ -123,34 +141,34 @@ def test_a_judge_that_cannot_read_the_texts_is_refused_before_they_are_drawn(sce
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("drawn")
 
-    monkeypatch.setattr(workshop, "sample", refuse)
+    monkeypatch.setattr(cells, "sample", refuse)
     teacher = {"teacher": models["teacher"]}
     with pytest.raises(UserError, match="'sdtt' hands raw token ids"):
-        evaluate(teacher, [4], judge=hand_made(letters(SIZE - 1))[0], protocol="sdtt", device="cpu")
+        evaluate(teacher, steps=[4], judge=hand_made(letters(SIZE - 1))[0], protocol="sdtt", device="cpu")
     with pytest.raises(UserError, match="no end-of-document token"):
-        evaluate(teacher, [4], judge=hand_made(tokenizer, eos=False)[0], protocol="sdtt", device="cpu")
+        evaluate(teacher, steps=[4], judge=hand_made(tokenizer, eos=False)[0], protocol="sdtt", device="cpu")
 
 
 def test_a_law_without_likelihood_is_drawn_where_none_is_asked_for(scene) -> None:
     models, data, _ = scene
     options = {**OPTIONS, "plans": ["iid@mdlm"], "temperatures": [1.0], "n": 4}
-    results = evaluate({"teacher": models["teacher"]}, [4], data=data, bounds=False, **options)
+    results = evaluate({"teacher": models["teacher"]}, steps=[4], data=data, bounds=False, **options)
     assert [cell.plan for cell in results.where(model="teacher")] == ["iid@mdlm"]
 
 
 def test_the_split_that_was_read_is_recorded(scene) -> None:
     models, data, _ = scene
     few = {**OPTIONS, "plans": ["golden"], "n": 3}
-    alone = evaluate({"teacher": models["teacher"]}, [4], data=data, only_bounds=True, **few)
+    alone = evaluate({"teacher": models["teacher"]}, steps=[4], data=data, only_bounds=True, **few)
     assert alone.settings["split"] is None
     with pytest.raises(UserError, match="no validation split"):
-        evaluate({"teacher": models["teacher"]}, [4], data=data, split="validation", only_bounds=True, **few)
+        evaluate({"teacher": models["teacher"]}, steps=[4], data=data, split="validation", only_bounds=True, **few)
 
 
 def test_too_little_held_out_text_is_said(scene) -> None:
     models, data, _ = scene
     options = {**OPTIONS, "plans": ["golden"], "n": 100}
-    alone = evaluate({"teacher": models["teacher"]}, [4], data=data, only_bounds=True, **options)
+    alone = evaluate({"teacher": models["teacher"]}, steps=[4], data=data, only_bounds=True, **options)
     assert len(alone.bounds[0].ratio) == 96
     assert any("96 blocks of 32 tokens, and n = 100 asks for 100: NELBO is over 96" in note for note in alone.notes)
 
@@ -160,11 +178,11 @@ def test_without_a_judge_there_is_nothing_to_keep_of_one(scene, tmp_path, monkey
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "file"))
     options = {**OPTIONS, "plans": ["golden"], "temperatures": [1.0], "n": 2}
-    assert evaluate({"teacher": scene[0]["teacher"]}, [4], **options).cells
+    assert evaluate({"teacher": scene[0]["teacher"]}, steps=[4], **options).cells
 
 
 def test_mauve_without_its_package_is_refused_before_any_work(scene, monkeypatch) -> None:
     models, data, _ = scene
     monkeypatch.setitem(sys.modules, "mauve", None)
     with pytest.raises(UserError, match="MAUVE needs the package mauve-text"):
-        evaluate({"teacher": models["teacher"]}, [4], data=data, judge="nobody looks for it", mauve=True, n=2048)
+        evaluate({"teacher": models["teacher"]}, steps=[4], data=data, judge="nobody looks for it", mauve=True, n=2048)

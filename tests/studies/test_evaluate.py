@@ -15,10 +15,11 @@ from unmask.checkpoint.io import save
 from unmask.core.errors import UserError
 from unmask.metrics.score import Score
 from unmask.sampling.causal import sample_causal
-from unmask.studies import workshop
+from unmask.studies import cells
 from unmask.studies.entries import PARROT, REAL
 from unmask.studies.evaluate import evaluate
-from unmask.studies.results import Results, merge, read_results, write_results
+from unmask.studies.merge import merge
+from unmask.studies.results import Results, read_results, write_results
 
 SIZE, LENGTH = 20, 32
 
@@ -33,7 +34,7 @@ def finished(scene, tmp_path_factory, network) -> tuple[Results, Path]:
     judge = network(tokenizer, 3, causal=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNMASK_CACHE", str(out / "cache"))
-        return evaluate(models, [4, 8], judge=judge, data=data, control_steps=[16], out=out, **OPTIONS), out
+        return evaluate(models, steps=[4, 8], judge=judge, data=data, control_steps=[16], out=out, **OPTIONS), out
 
 
 def test_the_teacher_also_runs_where_its_entropy_meets_the_students(finished) -> None:
@@ -86,9 +87,9 @@ def test_a_rerun_draws_and_judges_nothing(finished, scene, monkeypatch, network)
         raise AssertionError("drawn again")
 
     for name in ("sample", "sample_causal", "nelbo", "elbo"):
-        monkeypatch.setattr(workshop, name, refuse)
+        monkeypatch.setattr(cells, name, refuse)
     judge = network(tokenizer, 3, causal=True)
-    again = evaluate(models, [4, 8], judge=judge, data=data, control_steps=[16], out=out, **OPTIONS)
+    again = evaluate(models, steps=[4, 8], judge=judge, data=data, control_steps=[16], out=out, **OPTIONS)
     assert again.analysis == results.analysis
 
 
@@ -99,10 +100,10 @@ def test_another_judge_with_the_same_cells_draws_nothing(finished, scene, monkey
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("drawn again")
 
-    monkeypatch.setattr(workshop, "sample", refuse)
+    monkeypatch.setattr(cells, "sample", refuse)
     judge, places = network(tokenizer, 4, causal=True), {"out": tmp_path / "other", "cells": out / "cells"}
     only_teacher = {"teacher": models["teacher"]}
-    other = evaluate(only_teacher, [4, 8], judge=judge, data=data, **places, **OPTIONS)
+    other = evaluate(only_teacher, steps=[4, 8], judge=judge, data=data, **places, **OPTIONS)
     mine = next(cell for cell in other.cells if cell.model == "teacher" and cell.steps == 4)
     same = next(cell for cell in results.cells if cell.key == mine.key)
     assert mine.samples == same.samples
@@ -115,7 +116,7 @@ def test_what_was_finished_survives_a_failure(scene, tmp_path, monkeypatch) -> N
     models, _, _ = scene
     few = {"teacher": models["teacher"]}
     options = {**OPTIONS, "plans": ["golden"], "temperatures": [1.0], "out": tmp_path}
-    true_sample, drawn = workshop.sample, []
+    true_sample, drawn = cells.sample, []
 
     def sample(*args, **kwargs):
         drawn.append((args[1], args[2]))
@@ -123,13 +124,13 @@ def test_what_was_finished_survives_a_failure(scene, tmp_path, monkeypatch) -> N
             raise UserError("the machine is tired")
         return true_sample(*args, **kwargs)
 
-    monkeypatch.setattr(workshop, "sample", sample)
+    monkeypatch.setattr(cells, "sample", sample)
     with pytest.raises(UserError, match="tired"):
-        evaluate(few, [4, 8], **options)
-    (kept,) = [path for path in (tmp_path / "cells").iterdir() if not path.name.endswith(".samples.json")]
+        evaluate(few, steps=[4, 8], **options)
+    kept = next(path for path in (tmp_path / "cells").glob("*[0-9a-f].json") if path.name != "unmask.json")
     assert json.loads(kept.read_text())["steps"] == 4
     drawn[:] = [(0, 0)] * 4
-    results = evaluate(few, [4, 8], **options)
+    results = evaluate(few, steps=[4, 8], **options)
     assert [steps for _, steps in drawn[4:]] == [8, 8], "the warm-up and the cell itself"
     assert [cell.steps for cell in results.cells] == [4, 8]
 
@@ -141,7 +142,7 @@ def test_only_what_was_asked_for(scene, tmp_path, monkeypatch, network) -> None:
     judge = network(tokenizer, 3, causal=True)
     pair = {name: models[name] for name in ("teacher", "student")}
     results = evaluate(
-        pair, [4], judge=judge, data=data, control_steps=[4], bracket=False, bounds=False,
+        pair, steps=[4], judge=judge, data=data, control_steps=[4], bracket=False, bounds=False,
         **{**OPTIONS, "temperatures": [1.0], "n": 8},
     )  # fmt: skip
     drawn = [(cell.model, cell.plan, cell.temperature) for cell in results.cells if cell.steps]
@@ -150,12 +151,12 @@ def test_only_what_was_asked_for(scene, tmp_path, monkeypatch, network) -> None:
     (one, *_) = results.analysis["comparisons"]
     assert one["speed_up"]["relation"] == "not bracketed"
     with pytest.raises(UserError, match="take one of the two"):
-        evaluate(pair, [4], data=data, bounds=False, only_bounds=True, **OPTIONS)
+        evaluate(pair, steps=[4], data=data, bounds=False, only_bounds=True, **OPTIONS)
 
 
 def test_without_a_judge_it_says_so(scene) -> None:
     models, data, _ = scene
-    results = evaluate(models, [4], data=data, **{**OPTIONS, "temperatures": [1.0], "n": 4})
+    results = evaluate(models, steps=[4], data=data, **{**OPTIONS, "temperatures": [1.0], "n": 4})
     assert any("No judge" in note for note in results.notes)
     assert all("gen_ppl" not in cell.scores and "entropy" in cell.scores for cell in results.cells)
     assert results.bounds
@@ -172,11 +173,11 @@ def test_mauve_compares_drawn_with_real_features(scene, monkeypatch, network) ->
         seen.append((drawn_ND.shape, real_ND.shape))
         return Score(0.5, len(drawn_ND), 0.4, 0.6, 0.05, "MAUVE")
 
-    monkeypatch.setattr("unmask.studies.measure.mauve", mauve)
-    monkeypatch.setattr("unmask.studies.checks.LEAST", 4)
+    monkeypatch.setattr("unmask.metrics.built_in.mauve", mauve)
+    monkeypatch.setattr("unmask.studies.evaluate.LEAST", 4)
     judge = network(tokenizer, 3, causal=True)
     options = {**OPTIONS, "plans": ["golden"], "n": 4}
-    results = evaluate({"teacher": models["teacher"]}, [4], judge=judge, data=data, mauve=True, **options)
+    results = evaluate({"teacher": models["teacher"]}, steps=[4], judge=judge, data=data, mauve=True, **options)
     assert {cell.temperature for cell in results.cells if "mauve" in cell.scores} == {1.0, None}
     assert set(seen) == {((4, 16), (4, 16))}
 
@@ -185,7 +186,7 @@ def test_a_teacher_alone_draws_the_grid_that_was_asked_for_and_no_more(scene) ->
     models, data, _ = scene
     plans = ["iid", "permutation", "golden", "van_der_corput", "stride", "dilated", "confidence", "iid@cosine"]
     options = {**OPTIONS, "plans": plans, "n": 4}
-    results = evaluate({"teacher": models["teacher"]}, [2, 4], data=data, **options)
+    results = evaluate({"teacher": models["teacher"]}, steps=[2, 4], data=data, **options)
     drawn = [(cell.plan, cell.steps, cell.temperature) for cell in results.where(model="teacher")]
     assert drawn == [(plan, n, t) for plan in plans for n in (2, 4) for t in (1.0, 0.7)]
     assert {(b.plan, b.steps) for b in results.bounds if b.plan} == {(plan, n) for plan in plans for n in (2, 4)}
@@ -200,9 +201,9 @@ def test_bounds_alone_are_those_of_the_whole_and_draw_nothing(finished, scene, m
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("drawn")
 
-    monkeypatch.setattr(workshop, "sample", refuse)
-    monkeypatch.setattr(workshop, "sample_causal", refuse)
-    alone = evaluate(models, [4, 8], data=data, only_bounds=True, **OPTIONS)
+    monkeypatch.setattr(cells, "sample", refuse)
+    monkeypatch.setattr(cells, "sample_causal", refuse)
+    alone = evaluate(models, steps=[4, 8], data=data, only_bounds=True, **OPTIONS)
     assert alone.cells == []
     assert [(b.model, b.plan, b.steps, b.scores) for b in alone.bounds] == [
         (b.model, b.plan, b.steps, b.scores) for b in results.bounds
@@ -227,12 +228,12 @@ def test_the_control_is_found_in_the_students_provenance(scene, tmp_path, networ
     named = {"source": str(tmp_path / "teacher"), "weights": weights_hash(models["teacher"].model)}
     student = dataclasses.replace(models["student"], provenance={"config": {"facts": {"teacher": named}}})
     options = {**OPTIONS, "plans": ["golden"], "temperatures": [1.0], "n": 2}
-    results = evaluate({"student": student}, [4], control_steps=[4], **options)
+    results = evaluate({"student": student}, steps=[4], control_steps=[4], **options)
     assert results.named("teacher") == ["teacher"]
     assert results.where(model="teacher")
     save(network(tokenizer, 9), tmp_path / "teacher")
     with pytest.raises(UserError, match="no longer holds the weights"):
-        evaluate({"student": student}, [4], control_steps=[4], **options)
+        evaluate({"student": student}, steps=[4], control_steps=[4], **options)
 
 
 def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
@@ -258,16 +259,16 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
 
 
 def test_precision_reaches_the_causal_control(scene, monkeypatch) -> None:
-    asked, draw = [], workshop.sample_causal
+    asked, draw = [], cells.sample_causal
 
     def recorded(*given, precision, **options):
         asked.append(precision)
         return draw(*given, precision=precision, **options)
 
-    monkeypatch.setattr(workshop, "sample_causal", recorded)
+    monkeypatch.setattr(cells, "sample_causal", recorded)
     models = {name: scene[0][name] for name in ("teacher", "ar")}
     options = {**OPTIONS, "plans": ["golden"], "temperatures": [1.0], "n": 3, "control_steps": [4], "bracket": False}
-    evaluate(models, [4], precision="fp32", **options)
+    evaluate(models, steps=[4], precision="fp32", **options)
     assert set(asked) == {"fp32"}
     with pytest.raises(UserError, match="bf16 is for GPUs"):
         sample_causal(scene[0]["ar"], 1, device="cpu", precision="bf16")

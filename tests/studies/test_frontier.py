@@ -89,7 +89,7 @@ def results(letters, tmp_path_factory) -> Results:
         patch.setenv("UNMASK_CACHE", str(tmp_path_factory.mktemp("cache")))
         return evaluate(
             {name: Checkpoint(model, tokenizer=tokenizer) for name, model in models.items()},
-            [4], plans=["iid"], temperatures=[1.0, 0.8], control_steps=[8, 16], n=192, batch=192, device="cpu",
+            steps=[4], plans=["iid"], temperatures=[1.0, 0.8], control_steps=[8, 16], n=192, batch=192, device="cpu",
             judge=judge_of(source, tokenizer),
         )  # fmt: skip
 

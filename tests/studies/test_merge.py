@@ -12,8 +12,9 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.metrics.score import Ratio, Score
 from unmask.studies.analysis import analyse
+from unmask.studies.merge import merge
 from unmask.studies.report.tables import speed
-from unmask.studies.results import Bound, Cell, Results, merge, read_results, write_results
+from unmask.studies.results import Bound, Cell, Results, read_results, write_results
 
 SETTINGS = {"steps": [4], "plans": ["golden"], "temperatures": [1.0], "n": 8, "protocol": "mdlm", "seed": 0,
             "length": 16, "data": "corpus", "split": "validation", "wrap": False}  # fmt: skip

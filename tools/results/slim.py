@@ -18,7 +18,8 @@ from tools.results.runs import FORMAT, VERSION, Json
 from unmask.core.errors import UserError
 from unmask.core.files import read_json, sha256_file, write_text
 from unmask.metrics.score import Score, paired_draws
-from unmask.studies.results import Bound, Cell, Results, merge, read_results
+from unmask.studies.merge import merge
+from unmask.studies.results import Bound, Cell, Results, read_results
 
 RANDOM_ORDER = ("permutation", "iid")
 SCORES = (

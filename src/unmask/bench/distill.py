@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmask.bench.sampler import random_model
-from unmask.bench.timing import Timing, measure, told_rate
+from unmask.bench.timing import Columns, Preset, Row, Timing, gib, measure, random_model, rate_of, show
 from unmask.core import provenance
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
@@ -30,33 +28,20 @@ from unmask.core.streams import stream
 from unmask.data.loader import Batch
 from unmask.models.denoiser import log_probs, states_of
 from unmask.models.dit.network import DiT
-from unmask.models.family import family_of
+from unmask.models.family import config_to_json, family_of
 from unmask.objectives.distil.mcd import MCD
 from unmask.objectives.distil.teacher import Teacher
 from unmask.plans.plan import draw_u
 from unmask.processes.times import stratified
 from unmask.training.optim import adamw
-from unmask.training.speed import matmul_rate
 
 Loss = Callable[[Batch], Tensor]
 IN_A_ROW = 4  # steps of one timed repeat
 
 
-@dataclass(frozen=True)
-class Line:
-    """One measured row of the table."""
-
-    name: str
-    tokens_per_second: float
-    ms_per_sequence: float
-    flops_share: float  # of the measured matmul rate, by the products really done
-    spread: float
-    peak_gib: float | None
-
-
 def distill(
     *,
-    preset: Literal["tiny", "mini", "pocket", "study", "small", "medium", "large"] = "pocket",
+    preset: Preset = "pocket",
     length: int | None = None,
     batch: int | None = None,
     accumulate: int = 1,
@@ -68,7 +53,7 @@ def distill(
     seconds: float = 60.0,
     json: bool = False,
 ) -> dict[str, Any]:
-    """Time one optimiser step of MCD, the plain way and ours, side by side.
+    """Time one optimiser step of MCD, the plain one and ours, side by side.
 
     Args:
         preset: the models' shape, with random weights (speed does not depend on what they learnt)
@@ -88,25 +73,34 @@ def distill(
         raise UserError("batch, length, accumulate and repeats must be at least 1, and seconds above 0")
     cuda = place.type == "cuda"
     if cuda and only_ours and batch is None:
-        raise UserError("without the plain step there is no telling what it can hold: give --batch")
+        raise UserError("without the plain step nobody knows what it can hold: give --batch")
     bench = Bench(random_model(preset), place, length, delta, cuda if compile is None else compile)
     # a batch of another size is a shape of its own, not the start of a slower kernel for all sizes
     with torch._dynamo.config.patch(automatic_dynamic_shapes=False) if cuda else nullcontext():
         B = batch or (bench.largest_plain_batch() if cuda else 8)
-        ways = {"ours": bench.ours} if only_ours else {"plain": bench.plain, "ours": bench.ours}
-        lines = [bench.line(name, loss, B, accumulate, repeats, seconds) for name, loss in ways.items()]
-    result = {
-        "lines": [asdict(line) for line in lines],
-        "ratios": _ratios(lines),
-        "matmul_tflops": bench.rate / 1e12,
-        "model": asdict(bench.student.config),
+        losses = {"ours": bench.ours} if only_ours else {"plain": bench.plain, "ours": bench.ours}
+        lines = [bench.row(name, loss, B, accumulate, repeats, seconds) for name, loss in losses.items()]
+    result: Row = {
+        "lines": lines,
+        "ratios": {} if only_ours else _ratios(*lines),
+        "matmul_tflops": rate_of(place) / 1e12,
+        "model": config_to_json(bench.student),
         "length": bench.L,
         "batch": B,
         "accumulate": accumulate,
         "compiled": bench.compiled,
         "record": provenance.record(place, delta=delta),
     }
-    _show(result, json)
+    sequences = f"{accumulate} x " * (accumulate > 1) + f"{B} sequences of {bench.L}"
+    columns: Columns = {
+        "": lambda row: row["name"],
+        "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
+        "ms / sequence": lambda row: f"{row['ms_per_sequence']:.2f}",
+        "of matmul rate": lambda row: f"{row['flops_share']:.0%}",
+        "peak GiB": gib,
+    }
+    words = [] if only_ours else [_words(result["ratios"])]
+    show(result, json, f"An MCD step on {result['record']['device']}: {sequences}", columns, words)
     return result
 
 
@@ -125,10 +119,6 @@ class Bench:
             self.objective.compile()
             family_of(student).compile(student)
         self.optimiser = adamw(student, betas=(0.9, 0.999), weight_decay=0.0)
-        self.rate = matmul_rate(place, torch.bfloat16 if place.type == "cuda" else torch.float32)
-
-    def autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.place.type, torch.bfloat16) if self.place.type == "cuda" else nullcontext()
 
     def ours(self, batch: Batch) -> Tensor:
         output = self.objective(self.student, batch, step=0, generator=stream(0, "noise"))
@@ -136,12 +126,12 @@ class Bench:
 
     def plain(self, batch: Batch) -> Tensor:
         """The paper's equation on full tables."""
-        generator, x0_BL = stream(0, "noise"), batch.tokens_BL
+        generator, x0_BL, delta = stream(0, "noise"), batch.tokens_BL, self.objective.delta
         rows = slice(batch.start, batch.start + len(x0_BL))
-        t_B = stratified(batch.total, generator, low=self.objective.delta)[rows]
+        t_B = stratified(batch.total, generator, low=delta)[rows]
         u_BL = draw_u((batch.total, self.L), "iid", generator=generator)[rows]
         mask_id, states = self.student.mask_id, states_of(self.student)
-        pair = self.teacher.process.couple(x0_BL, u_BL, t_B - self.objective.delta, t_B, states)
+        pair = self.teacher.process.couple(x0_BL, u_BL, t_B - delta, t_B, states)
         with torch.no_grad():
             logits_BLV = self.teacher_head(self.teacher.features(pair.z_s), self.teacher_condition)
             log_q_BLV = log_probs(logits_BLV / self.objective.tau, mask_id)
@@ -157,111 +147,72 @@ class Bench:
         for start in range(0, total, B):
             generator = stream(0, "tokens", start)
             x0_BL = to_device(torch.randint(self.student.mask_id, (B, self.L), generator=generator), self.place)
-            with self.autocast():
+            with torch.autocast(self.place.type, torch.bfloat16, enabled=self.place.type == "cuda"):
                 value = loss(Batch(x0_BL, start, total))
             value.backward()
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
 
-    def steps(self, loss: Loss, B: int, accumulate: int) -> None:
-        for _ in range(IN_A_ROW):
-            self.step(loss, B, accumulate)
-
-    def line(self, name: str, loss: Loss, B: int, accumulate: int, repeats: int, seconds: float) -> Line:
-        _forget(self.place)
+    def row(self, name: str, loss: Loss, B: int, accumulate: int, repeats: int, seconds: float) -> Row:
+        self._forget()
         one = measure(lambda: self.step(loss, B, accumulate), self.place, repeats=1, warmup=1)
         fit = max(1, min(repeats, int(seconds / (one.seconds * IN_A_ROW))))
-        timing = measure(lambda: self.steps(loss, B, accumulate), self.place, repeats=fit, warmup=1)
+
+        def work() -> None:
+            for _ in range(IN_A_ROW):
+                self.step(loss, B, accumulate)
+
+        timing = measure(work, self.place, repeats=fit, warmup=1)
         sequences = B * accumulate * IN_A_ROW
-        return Line(
-            name,
-            tokens_per_second=sequences * self.L / timing.seconds,
-            ms_per_sequence=timing.seconds / sequences * 1e3,
-            flops_share=sequences * self.L * self._flops(name) / timing.seconds / self.rate,
-            spread=timing.spread,
-            peak_gib=_gib(timing),
-        )
+        return {
+            "name": name,
+            "tokens_per_second": sequences * self.L / timing.seconds,
+            "ms_per_sequence": timing.seconds / sequences * 1e3,
+            "flops_share": sequences * self.L * self._flops(name) / timing.seconds / rate_of(self.place),
+            "spread": timing.spread,
+            "peak_gib": timing.peak_gib,
+        }
 
     def _flops(self, name: str) -> float:
         """Of the products for one token: three passes of the student (two of them backward), one of the teacher."""
-        mean_t = torch.tensor((1 + self.objective.delta) / 2)
-        share = (
-            float(1 - self.teacher.process.schedule.gamma(mean_t)) if name == "ours" else 1.0
-        )  # of positions: the masked
+        masked = 1 - float(self.teacher.process.schedule.gamma(torch.tensor((1 + self.objective.delta) / 2)))
         body, head = family_of(self.student).flops(self.student, self.L)
-        return 4 * (body + share * head)
+        return 4 * (body + (masked if name == "ours" else 1.0) * head)
 
     def largest_plain_batch(self) -> int:
         """The most sequences the plain step can hold: from two small batches the need is a straight line."""
         _, whole = torch.cuda.mem_get_info(self.place)
         small, large = 4, 8
-        needs = [self._peak(self.plain, size) for size in (small, large)]
+        needs = [self._peak(size) for size in (small, large)]
         if needs[0] is None or needs[1] is None:
-            return next((size for size in (2, 1) if self._peak(self.plain, size) is not None), 1)
+            return next((size for size in (2, 1) if self._peak(size) is not None), 1)
         slope = (needs[1] - needs[0]) / (large - small)
-        guess = max(large, int((0.98 * whole - needs[0]) / slope) + small)
-        while guess > large and self._peak(self.plain, guess) is None:
+        guess = max(large, int((0.98 * whole / 2**30 - needs[0]) / slope) + small)
+        while guess > large and self._peak(guess) is None:
             guess -= max(1, guess // 16)
         return guess
 
-    def _peak(self, loss: Loss, B: int) -> int | None:
-        """Bytes that a step needs, None if there are not so many."""
-        _forget(self.place)
+    def _peak(self, B: int) -> float | None:
+        """GiB that a plain step needs, None if there are not so many."""
+        self._forget()
         try:
-            return measure(lambda: self.step(loss, B, 1), self.place, repeats=1, warmup=1).peak_bytes
+            timing: Timing = measure(lambda: self.step(self.plain, B, 1), self.place, repeats=1, warmup=1)
+            return timing.peak_gib
         except torch.OutOfMemoryError:
             self.optimiser.zero_grad(set_to_none=True)
             return None
 
-
-def _forget(place: torch.device) -> None:
-    """Give cached memory back, so that one row's leftovers are not in another's way."""
-    if place.type == "cuda":
-        torch.cuda.empty_cache()
-
-
-def _gib(timing: Timing) -> float | None:
-    return None if timing.peak_bytes is None else timing.peak_bytes / 2**30
+    def _forget(self) -> None:
+        """Give cached memory back, so that what one row leaves is not in another's way."""
+        if self.place.type == "cuda":
+            torch.cuda.empty_cache()
 
 
-def _ratios(lines: list[Line]) -> dict[str, float]:
-    by_name = {line.name: line for line in lines}
-    if "plain" not in by_name:
-        return {}
-    plain, ours = by_name["plain"], by_name["ours"]
-    found = {"speed": ours.tokens_per_second / plain.tokens_per_second}
-    if plain.peak_gib is not None and ours.peak_gib is not None:
-        found["memory"] = ours.peak_gib / plain.peak_gib
-    return found
+def _ratios(plain: Row, ours: Row) -> dict[str, float]:
+    found = {"speed": ours["tokens_per_second"] / plain["tokens_per_second"]}
+    return found if ours["peak_gib"] is None else {**found, "memory": ours["peak_gib"] / plain["peak_gib"]}
 
 
-def _show(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        import json
-
-        print(json.dumps(result))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    sequences = f"{result['batch']} sequences of {result['length']}"
-    if result["accumulate"] > 1:
-        sequences = f"{result['accumulate']} x {sequences}"
-    table = Table(title=f"An MCD step on {result['record']['device']}: {sequences}")
-    for column in ("", "tokens/s", "ms / sequence", "of matmul rate", "peak GiB"):
-        table.add_column(column, justify="left" if not column else "right")
-    for row in result["lines"]:
-        table.add_row(
-            row["name"],
-            f"{row['tokens_per_second']:,.0f}",
-            f"{row['ms_per_sequence']:.2f}",
-            f"{row['flops_share']:.0%}",
-            "" if row["peak_gib"] is None else f"{row['peak_gib']:.2f}",
-        )
-    console = Console()
-    console.print(table)
-    ratios = result["ratios"]
-    if ratios:
-        memory = f", with {ratios['memory']:.0%} of the memory" if "memory" in ratios else ""
-        console.print(f"ours does {ratios['speed']:.2f}x the tokens of the plain step{memory}")
-    console.print(told_rate(result["matmul_tflops"]))
+def _words(ratios: dict[str, float]) -> str:
+    memory = f", with {ratios['memory']:.0%} of the memory" if "memory" in ratios else ""
+    return f"ours does {ratios['speed']:.2f}x the tokens of the plain step{memory}"

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from unmask.core.errors import UserError
-from unmask.core.files import check_writable
+from unmask.core.progress import Progress
 from unmask.core.provenance import record
+from unmask.core.show import check_figure, table
 from unmask.core.streams import stream
 from unmask.data import corpus
 from unmask.inference.ready import make_ready
@@ -32,6 +33,25 @@ TOY_STEPS = (1, 2, 3, 4, 5, 6, 8)
 BLOCKS = 4
 TOY_THRESHOLDS, TEXT_THRESHOLDS = (0.5, 0.7, 0.9), (0.25, 0.35, 0.5)
 BOOKS = "books"
+ON_GRIDS = {  # every plan on the grid it is best known on
+    "golden, rank": ("golden", "rank"),
+    "golden, uniform": ("golden", "uniform"),
+    "van der Corput": ("van_der_corput", "rank"),
+    "stride": ("stride", "rank"),
+    "dilated": ("dilated", "rank"),
+    "iid, uniform": ("iid", "uniform"),
+    "permutation": ("permutation", "rank"),
+    "left to right": ("left_to_right", "rank"),
+    "confidence": ("confidence", "rank"),
+    "entropy": ("entropy", "rank"),
+}
+TITLES = {
+    "sticky": "sticky chain: neighbours depend most",
+    "order2": "order 2, two topics",
+    "topic": "topic: distance plays no part",
+    "copy": "copy at lag 4",
+    BOOKS: "books: character trigrams",
+}
 
 
 @dataclass(frozen=True)
@@ -57,21 +77,9 @@ class Row:
 
 
 def contenders(length: int, steps: Sequence[int], thresholds: Sequence[float]) -> list[Contender]:
-    """Every plan, each on the grid it is best known on."""
+    """All of ON_GRIDS, blocks, and confidence with thresholds."""
     counts = tuple(step for step in steps if step <= length)
-    named = [
-        ("golden, rank", "golden", "rank"),
-        ("golden, uniform", "golden", "uniform"),
-        ("van der Corput", "van_der_corput", "rank"),
-        ("stride", "stride", "rank"),
-        ("dilated", "dilated", "rank"),
-        ("iid, uniform", "iid", "uniform"),
-        ("permutation", "permutation", "rank"),
-        ("left to right", "left_to_right", "rank"),
-        ("confidence", "confidence", "rank"),
-        ("entropy", "entropy", "rank"),
-    ]
-    found = [Contender(label, make_plan(plan), grid, counts) for label, plan, grid in named]
+    found = [Contender(label, make_plan(plan), grid, counts) for label, (plan, grid) in ON_GRIDS.items()]
     blocks = Blocks(-(-length // BLOCKS), GOLDEN)  # at least a step a block
     found.append(Contender("blocks of golden", blocks, "rank", tuple(count for count in counts if count >= BLOCKS)))
     found += [Contender(f"threshold {level}", Confidence(threshold=level), None, (None,)) for level in thresholds]
@@ -141,11 +149,7 @@ def plans(
     if max(steps) > length:
         raise UserError(f"steps must be at most {length}, one a character of a line, not {max(steps)}: name fewer with "
                         "--steps, or longer lines with --length")  # fmt: skip
-    if figure is not None:
-        from unmask.bench.plans_figure import check_format, draw_figure
-
-        check_format(figure)
-    check_writable(figure)
+    check_figure(figure)
     mixture = TrigramMixture.fit(longest_books(texts, books), length, dtype=torch.float32)
     x_BL = mixture.draw(lines, stream(seed, "lines"))
     rows = _with_progress({name: toy_rows(name) for name in SOURCES} | {BOOKS: text_rows(mixture, x_BL, steps, seed)})
@@ -155,6 +159,8 @@ def plans(
         "provenance": record(steps=list(steps), length=length, lines=lines, texts=list(texts), books=books, seed=seed),
     }
     if figure is not None:
+        from unmask.bench.plans_figure import draw_figure
+
         draw_figure(figure, rows, length)
     if json:
         from json import dumps
@@ -166,57 +172,40 @@ def plans(
 
 
 def _with_progress(sources: dict[str, Iterator[Row]]) -> list[Row]:
-    from rich.console import Console
-
     rows: list[Row] = []
-    with Console(stderr=True).status("measuring") as status:
-        for source, found in sources.items():
+    with Progress(transient=True) as progress:
+        for done, (source, found) in enumerate(sources.items()):
             for row in found:
                 rows.append(row)
-                status.update(f"{TITLES[source]}: {row.plan}, N = {row.steps or 'its own'}")
+                progress.show(f"{TITLES[source]}: {row.plan}, N = {row.steps or 'its own'}", done, len(sources))
     return rows
-
-
-TITLES = {
-    "sticky": "sticky chain: neighbours depend most",
-    "order2": "order 2, two topics",
-    "topic": "topic: distance plays no part",
-    "copy": "copy at lag 4",
-    BOOKS: "books: character trigrams",
-}
 
 
 def _print_tables(rows: Sequence[Row], figure: Path | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(highlight=False)
     for source in dict.fromkeys(row.source for row in rows):
         mine = [row for row in rows if row.source == source and row.steps is not None]
-        exact = mine[0].standard_error is None
-        unit = "KL(p‖Q) in nats, exact" if exact else "E KL(p‖q_u) in nats a character"
-        table = Table(title=f"{TITLES[source]}: {unit}", title_justify="left")
-        table.add_column("plan")
-        columns = sorted({row.steps for row in mine if row.steps is not None})
-        for steps in columns:
-            table.add_column(f"N = {steps}", justify="right")
-        for plan in dict.fromkeys(row.plan for row in mine):
-            found = {row.steps: row for row in mine if row.plan == plan}
-            best = {steps: min(row.error for row in mine if row.steps == steps) for steps in columns}
-            table.add_row(plan, *(_cell(found.get(steps), best[steps]) for steps in columns))
-        console.print(table)
+        unit = "KL(p‖Q) in nats, exact" if mine[0].standard_error is None else "E KL(p‖q_u) in nats a character"
+        best = {N: min(row.error for row in mine if row.steps == N) for N in sorted({row.steps or 0 for row in mine})}
+        found = {(row.plan, row.steps): row for row in mine}
+        shown = [
+            [plan, *(_cell(found.get((plan, steps)), least) for steps, least in best.items())]
+            for plan in dict.fromkeys(row.plan for row in mine)
+        ]
+        console.print(table(f"{TITLES[source]}: {unit}", ["plan", *(f"N = {steps}" for steps in best)], shown))
         free = [row for row in rows if row.source == source and row.steps is None]
-        told = "; ".join(f"{row.plan}: {row.error:.4f} at {row.nfe:.1f} forwards" for row in free)
-        console.print(f"confidence with a {told}\n")
+        said = "; ".join(f"{row.plan}: {row.error:.4f} at {row.nfe:.1f} forwards" for row in free)
+        console.print(f"confidence with a {said}\n")
     console.print("In brackets the mean number of forwards, where it is not N: steps that reveal nothing cost nothing.")
     if figure is not None:
-        console.print(f"figure: {figure}")
+        console.print(f"figure: {figure}", markup=False)
 
 
 def _cell(row: Row | None, best: float) -> str:
     if row is None:
         return "-"
     number = f"{row.error:.4f}" + (f" ± {row.standard_error:.4f}" if row.standard_error is not None else "")
-    assert row.steps is not None
-    forwards = "" if abs(row.nfe - row.steps) < 0.005 else f" ({row.nfe:.1f})"
+    forwards = "" if abs(row.nfe - (row.steps or 0)) < 0.005 else f" ({row.nfe:.1f})"
     return f"[bold green]{number}[/]{forwards}" if row.error <= best + 1e-9 else number + forwards

@@ -1,30 +1,16 @@
-"""The figure of `unmask bench plans`: error against forwards, a panel a source, a line a plan.
-
-Refuses to know how the rows were measured.
-"""
+"""The figure of `unmask bench plans`: error against forwards, a panel a source, a line a plan."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.core.errors import UserError
-from unmask.core.files import write_bytes
+from unmask.core.show import FADED, STYLE, save_figure
 
 if TYPE_CHECKING:
     from unmask.bench.plans import Row
-
-FORMATS = (".svg", ".png", ".pdf")
-INK, FADED = "#2b2b2b", "#6b7075"
-STYLE = {
-    "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.titlelocation": "left",
-    "axes.titlesize": 11, "axes.titleweight": "bold", "axes.edgecolor": FADED, "axes.labelcolor": INK,
-    "text.color": INK, "xtick.color": FADED, "ytick.color": FADED, "legend.frameon": False,
-    "svg.hashsalt": "unmask", "svg.fonttype": "path",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,21 +21,22 @@ class Look:
     marker: str
     style: str = "-"
     width: float = 1.5
+    label: str = ""  # in the legend, where the plan's name does not do
 
 
 LOOKS = {
-    "golden, rank": Look("#d55e00", "o", width=2.8),
-    "golden, uniform": Look("#e69f00", "o"),
+    "golden, rank": Look("#d55e00", "o", width=2.8, label="golden by rank (the default)"),
+    "golden, uniform": Look("#e69f00", "o", label="golden, uniform grid"),
     "van der Corput": Look("#0072b2", "s"),
     "stride": Look("#56b4e9", "D"),
     "dilated": Look("#009e73", "^"),
-    "iid, uniform": Look("#000000", "o", width=2.2),
-    "permutation": Look("#8c8c8c", "v"),
-    "blocks of golden": Look("#b07aa1", "P"),
+    "iid, uniform": Look("#000000", "o", width=2.2, label="iid, uniform grid (published)"),
+    "permutation": Look("#8c8c8c", "v", label="random order, equal counts"),
+    "blocks of golden": Look("#b07aa1", "P", label="4 blocks of golden"),
     "left to right": Look("#7a5c3e", ">", ":"),
-    "confidence": Look("#cc3399", "X", "--"),
-    "entropy": Look("#7b4bb7", "*", "--"),
-    "threshold": Look("#cc3399", "x", ":"),
+    "confidence": Look("#cc3399", "X", "--", label="confidence, surest first"),
+    "entropy": Look("#7b4bb7", "*", "--", label="entropy, lowest first"),
+    "threshold": Look("#cc3399", "x", ":", label="confidence with a threshold"),
 }
 PANELS = {
     "books": ("Books", "characters of four books, a mixture of trigrams"),
@@ -61,30 +48,21 @@ PANELS = {
 PLACES = [["books", "sticky", "copy"], ["books", "order2", "topic"], ["legend", "legend", "legend"]]
 
 
-def check_format(path: Path) -> None:
-    if path.suffix.lower() not in FORMATS:
-        raise UserError(f"a figure's name must end in {', '.join(FORMATS)}, not {str(path)!r}")
-
-
 def draw_figure(path: Path, rows: Sequence[Row], length: int) -> None:
     """Draw and write the figure."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    check_format(path)
     with rc_context(STYLE):
         figure: Any = Figure(figsize=(13, 8.6), layout="constrained")
         figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)
         axes = figure.subplot_mosaic(PLACES, width_ratios=[1.45, 1, 1], height_ratios=[1, 1, 0.22])
         for source in PANELS:
             _panel(axes[source], [row for row in rows if row.source == source], source, length)
-        _legend(axes["legend"])
+        _legend(axes["legend"], rows)
         title = "How far the samples are from the law of the source, when the denoiser is exact"
         figure.suptitle(title, x=0.012, ha="left", fontsize=15)
-        buffer = io.BytesIO()
-        kind = path.suffix.lower()[1:]
-        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    write_bytes(path, buffer.getvalue())
+        save_figure(figure, path, dpi=150)
 
 
 def _panel(axis: Any, rows: Sequence[Row], source: str, length: int) -> None:
@@ -123,27 +101,14 @@ def _panel(axis: Any, rows: Sequence[Row], source: str, length: int) -> None:
     axis.set_ylabel("KL(p ‖ Q), nats a line" if toy else "KL given the plan, nats a character")
 
 
-def _legend(axis: Any) -> None:
-    """Along the foot."""
+def _legend(axis: Any, rows: Sequence[Row]) -> None:
+    """Along the foot, of what is drawn."""
     from matplotlib.lines import Line2D
 
     axis.axis("off")
     handles = [
-        Line2D([], [], color=a.color, marker=a.marker, linestyle=a.style, linewidth=a.width, label=_named(plan))
+        Line2D([], [], color=a.color, marker=a.marker, linestyle=a.style, linewidth=a.width, label=a.label or plan)
         for plan, a in LOOKS.items()
+        if any(row.plan.startswith(plan) for row in rows)
     ]
     axis.legend(handles=handles, loc="center", ncols=4, fontsize=10.5, handlelength=3, columnspacing=2.5)
-
-
-def _named(plan: str) -> str:
-    notes = {
-        "golden, rank": "golden by rank (the default)",
-        "iid, uniform": "iid, uniform grid (published)",
-        "golden, uniform": "golden, uniform grid",
-        "permutation": "random order, equal counts",
-        "blocks of golden": "4 blocks of golden",
-        "confidence": "confidence, surest first",
-        "entropy": "entropy, lowest first",
-        "threshold": "confidence with a threshold",
-    }
-    return notes.get(plan, plan)

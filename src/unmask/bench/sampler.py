@@ -1,7 +1,7 @@
 """`unmask bench sampler`: our sampler against the plain published one, same model, same run, per forward.
 
 The plain one computes full logits, the carry-over rule and a float64 Gumbel race over all positions; it is timed with
-the body as published (eager, autocast) and with the very body ours uses. "Ready alone" is the floor of any sampler that
+the body as published (eager, autocast) and with the very body ours uses. "Body alone" is the floor of any sampler that
 runs one forward a step.
 
 Shapes: B sequences, L positions, V states.
@@ -9,46 +9,28 @@ Shapes: B sequences, L positions, V states.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from unmask.bench.timing import Timing, measure, told_rate
+from unmask.bench.timing import Columns, Preset, Row, Timing, gib, measure, random_model, rate_of, show
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
 from unmask.inference.ready import Ready, make_ready
-from unmask.models.denoiser import check_denoiser
-from unmask.models.dit.network import DiT
-from unmask.models.family import family_of
+from unmask.models.denoiser import Denoiser, check_denoiser, states_of
+from unmask.models.family import config_to_json, family_of
 from unmask.plans.grids import make_grid
 from unmask.sampling.ancestral import ancestral
 from unmask.sampling.sample import start_run
-from unmask.training.speed import matmul_rate
-
-
-@dataclass(frozen=True)
-class Line:
-    """One measured row of the table."""
-
-    name: str
-    steps: int | None
-    ms_per_sequence_step: float
-    tokens_per_second: float | None
-    flops_share: float  # of the measured matmul rate
-    over_body: float
-    spread: float
-    peak_gib: float | None
 
 
 def sampler(
     *,
-    preset: Literal["tiny", "mini", "pocket", "study", "small", "medium", "large"] | None = None,
+    preset: Preset | None = None,
     model: str | None = None,
     steps: list[int] = [8, 32],  # noqa: B006  read only
     batch: int | None = None,
@@ -80,159 +62,118 @@ def sampler(
         raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
     cuda = place.type == "cuda"
     checkpoint = load(model) if model else Checkpoint(random_model(preset or "pocket"))
-    denoiser = checkpoint.model
-    if not isinstance(denoiser, DiT):
-        raise UserError("the bench times DiT models: give one with --model, or a preset")
-    check_denoiser(denoiser)
+    check_denoiser(checkpoint.model)
     B = batch or (32 if cuda else 8)
     with torch.inference_mode():
-        lines = _measure(
-            denoiser.to(place).eval(),
-            checkpoint,
-            place,
-            B,
-            steps,
-            plan,
-            grid,
-            cuda if compile is None else compile,
-            repeats,
-        )
-    result = {
-        "lines": [asdict(line) for line in lines],
+        body = make_ready(checkpoint.model, place, "auto", cuda if compile is None else compile)
+        grids = [make_grid(grid, N) for N in steps]
+        lines = _measure(checkpoint, body, B, plan, grids, repeats)
+    result: Row = {
+        "lines": lines,
         "ratios": _ratios(lines),
-        "matmul_tflops": matmul_rate(place, torch.bfloat16 if cuda else torch.float32) / 1e12,
-        "model": asdict(denoiser.config),
+        "matmul_tflops": rate_of(place) / 1e12,
+        "model": config_to_json(checkpoint.model),
         "batch": B,
         "record": provenance.record(place, plan=plan, grid=grid),
     }
-    _show(result, json)
+    columns: Columns = {
+        "": lambda row: row["name"],
+        "steps": lambda row: str(row["steps"] or ""),
+        "ms / sequence-step": lambda row: f"{row['ms_per_sequence_step']:.3f}",
+        "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}" if row["tokens_per_second"] else "",
+        "of matmul rate": lambda row: f"{row['flops_share']:.0%}",
+        "x body alone": lambda row: f"{row['over_body']:.2f}",
+        "peak GiB": gib,
+    }
+    show(result, json, f"Sampler on {result['record']['device']}, batch {B}", columns, _words(result["ratios"]))
     return result
-
-
-def random_model(preset: str) -> DiT:
-    """A model of a preset's shape with random weights, the output layers too (fresh ones are zero)."""
-    with torch.random.fork_rng(devices=[]):  # whoever calls keeps their own noise
-        torch.manual_seed(0)
-        model = DiT.preset(preset)
-        for weight in model.parameters():
-            if weight.ndim > 1 and not bool(weight.any()):
-                nn.init.normal_(weight, std=0.02)
-    return model
 
 
 class _Published:
     """The body and head as published: eager, under bf16 autocast on a GPU."""
 
-    def __init__(self, model: DiT, place: torch.device) -> None:
-        self.model, self.place = model, place
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.place.type, dtype=torch.bfloat16, enabled=self.place.type == "cuda")
+    def __init__(self, model: Any, place: torch.device) -> None:
+        self.model = model.to(place).eval()
+        self.autocast = partial(torch.autocast, place.type, dtype=torch.bfloat16, enabled=place.type == "cuda")
 
     def features(self, z_BL: Tensor) -> Tensor:
-        with self._autocast():
+        with self.autocast():
             return self.model.features(z_BL)
 
     def logits(self, h_BLD: Tensor) -> Tensor:
-        with self._autocast():
+        with self.autocast():
             return self.model.logits(h_BLD)
 
 
-def _measure(
-    model: DiT, checkpoint: Checkpoint, place: torch.device, B: int, steps: list[int], plan: str, grid: str,
-    compile: bool, repeats: int,
-) -> list[Line]:  # fmt: skip
-    L, (body_flops, head_flops) = model.length, family_of(model).flops(model, model.length)
-    rate = matmul_rate(place, torch.bfloat16 if place.type == "cuda" else torch.float32)
-    body = make_ready(model, place, "auto", compile)
-    masked_BL = torch.full((B, L), model.mask_id, device=place)
-    half_BL = torch.where(torch.rand(B, L, device=place) < 0.5, torch.randint_like(masked_BL, model.mask_id), masked_BL)
+def _measure(checkpoint: Checkpoint, body: Ready, B: int, plan: str, grids: list[Any], repeats: int) -> list[Row]:
+    """One step of the plain sampler is from a half-masked batch: its cost does not depend on the step."""
+    model, place = checkpoint.model, body.device
+    published = _Published(model, place)  # now: both are in memory for every row
+    L, states = model.length, states_of(model)
+    body_flops, head_flops = family_of(model).flops(model, L)  # type: ignore[arg-type]
+    half_BL = torch.where(
+        torch.rand(B, L, device=place) < 0.5, torch.randint(states.size, (B, L), device=place), int(states.mask or 0)
+    )
 
-    def line(name: str, timing: Timing, N: int | None, forwards: float, head_positions: float) -> Line:
-        flops = forwards * B * L * body_flops + head_positions * head_flops
+    def row(name: str, timing: Timing, forwards: float = 1, steps: int | None = None, head: bool = True) -> Row:
+        flops = B * L * (forwards * body_flops + head * head_flops)
         per_step = timing.seconds / forwards / B
-        floor = alone.seconds / B
-        return Line(
-            name, N, per_step * 1e3, B * L / timing.seconds if N else None, flops / timing.seconds / rate,
-            per_step / floor, timing.spread, None if timing.peak_bytes is None else timing.peak_bytes / 2**30,
-        )  # fmt: skip
+        return {
+            "name": name,
+            "steps": steps,
+            "ms_per_sequence_step": per_step * 1e3,
+            "tokens_per_second": B * L / timing.seconds if steps else None,
+            "flops_share": flops / timing.seconds / rate_of(place),
+            "over_body": per_step * B / alone.seconds,
+            "spread": timing.spread,
+            "peak_gib": timing.peak_gib,
+        }
 
     alone = measure(lambda: body.features(half_BL), place, repeats=max(repeats, 10), warmup=3)
-    lines = [line("body alone", alone, None, 1, 0)]
-    for N in steps:
-        run = start_run(checkpoint, body, plan=plan, grid=make_grid(grid, N))
-        before = body.forwards
-        work = partial(run.batch, list(range(B)), torch.full((B, L), -1))
+    rows = [row("body alone", alone, head=False)]
+    for grid in grids:
+        run = start_run(checkpoint, body, plan=plan, grid=grid)
+        work, before = partial(run.batch, list(range(B)), torch.full((B, L), -1)), body.forwards
         work()
         forwards = body.forwards - before
-        timing = measure(work, place, repeats=repeats)
-        lines.append(line("ours", timing, N, forwards, B * L))
-    for name, plain in _plain_samplers(model, body, place, half_BL, compile):
-        lines.append(line(name, measure(plain, place, repeats=repeats), None, 1, B * L))
-    return lines
+        rows.append(row("ours", measure(work, place, repeats=repeats), forwards, grid.steps))
+    for name, engine in (("plain, our body", body), ("plain, eager body", published)):
+        rows.append(row(name, measure(partial(_plain, engine, model, half_BL), place, repeats=repeats)))
+    return rows
 
 
-def _plain_samplers(
-    model: DiT, body: Ready, place: torch.device, half_BL: Tensor, compile: bool
-) -> list[tuple[str, Callable[[], Tensor]]]:
-    """One step of the plain sampler from a half-masked batch (its cost does not depend on the step)."""
+def _plain(engine: Any, model: Denoiser, half_BL: Tensor) -> Tensor:
+    states = states_of(model)
+    assert states.mask is not None
 
     def noise(shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        return torch.rand(shape, dtype=dtype, device=place)
+        return torch.rand(shape, dtype=dtype, device=half_BL.device)
 
-    def step(engine: Any) -> Tensor:
-        walk = ancestral(
-            engine, half_BL, (0.5, 0.45), states=model.vocab_size, mask_id=model.mask_id, temperature=1.0,
+    return next(
+        ancestral(
+            engine, half_BL, (0.5, 0.45), states=states.size, mask_id=states.mask, temperature=1.0,
             dtype=torch.float64, noise=noise,
-        )  # fmt: skip
-        return next(walk)
-
-    eager = ("plain, eager body", lambda: step(_Published(model, place)))
-    same = ("plain, our body", lambda: step(body))
-    return [same, eager]
+        )
+    )  # fmt: skip
 
 
-def _ratios(lines: list[Line]) -> list[dict[str, float | int | None]]:
+def _ratios(rows: list[Row]) -> list[Row]:
     """Ours against each plain one, for every number of steps."""
-    plain = {line.name: line for line in lines if line.name.startswith("plain")}
-    found: list[dict[str, float | int | None]] = []
-    for ours in lines:
-        if ours.name != "ours":
-            continue
-        row: dict[str, float | int | None] = {"steps": ours.steps, "over_body": ours.over_body}
-        for name, other in plain.items():
-            row[f"faster than {name}"] = other.ms_per_sequence_step / ours.ms_per_sequence_step
-            if ours.peak_gib is not None and other.peak_gib is not None:
-                row[f"memory of {name}"] = ours.peak_gib / other.peak_gib
-        found.append(row)
+    found = []
+    for ours in (row for row in rows if row["name"] == "ours"):
+        ratios: Row = {"steps": ours["steps"], "over_body": ours["over_body"]}
+        for plain in (row for row in rows if row["name"].startswith("plain")):
+            ratios[f"faster than {plain['name']}"] = plain["ms_per_sequence_step"] / ours["ms_per_sequence_step"]
+            if ours["peak_gib"] is not None:
+                ratios[f"memory of {plain['name']}"] = ours["peak_gib"] / plain["peak_gib"]
+        found.append(ratios)
     return found
 
 
-def _show(result: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        import json
-
-        print(json.dumps(result))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"Sampler on {result['record']['device']}, batch {result['batch']}")
-    for column in ("", "steps", "ms / sequence-step", "tokens/s", "of matmul rate", "x body alone", "peak GiB"):
-        table.add_column(column, justify="left" if not column else "right")
-    for row in result["lines"]:
-        table.add_row(
-            row["name"],
-            str(row["steps"] or ""),
-            f"{row['ms_per_sequence_step']:.3f}",
-            f"{row['tokens_per_second']:,.0f}" if row["tokens_per_second"] else "",
-            f"{row['flops_share']:.0%}",
-            f"{row['over_body']:.2f}",
-            "" if row["peak_gib"] is None else f"{row['peak_gib']:.2f}",
-        )
-    console = Console()
-    console.print(table)
-    for row in result["ratios"]:
-        faster = ", ".join(f"{value:.1f}x {key}" for key, value in row.items() if str(key).startswith("faster"))
-        console.print(f"{row['steps']} steps: {faster}; {row['over_body']:.2f}x the body alone")
-    console.print(told_rate(result["matmul_tflops"]))
+def _words(ratios: list[Row]) -> list[str]:
+    return [
+        f"{one['steps']} steps: "
+        + ", ".join(f"{value:.1f}x {key}" for key, value in one.items() if key.startswith("faster"))
+        + f"; {one['over_body']:.2f}x the body alone"
+        for one in ratios
+    ]

@@ -1,18 +1,23 @@
-"""Timing as it should be done: warm up, wait for the device, repeat, take the median; peak memory.
-
-Refuses to know what is timed.
-"""
+"""What the benches of speed share: timing as it should be done, models of random weights, and how a result is shown."""
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+from torch import nn
 
-from unmask.training.speed import wait
+from unmask.models.dit.network import DiT
+from unmask.training.speed import matmul_rate, wait
+
+Preset = Literal["tiny", "mini", "pocket", "study", "small", "medium", "large"]
+Row = dict[str, Any]  # one measured row of the table
+Columns = dict[str, Callable[[Row], str]]  # of a table, each with what it shows of a row
 
 
 @dataclass(frozen=True)
@@ -21,11 +26,11 @@ class Timing:
 
     seconds: float
     spread: float
-    peak_bytes: int | None  # None where the device does not tell
+    peak_gib: float | None  # None where the device does not say
 
 
 def measure(work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 1) -> Timing:
-    """Time `work` on a device."""
+    """Warm up, wait for the device, repeat, take the median."""
     for _ in range(warmup):
         work()
     wait(device)
@@ -39,11 +44,47 @@ def measure(work: Callable[[], object], device: torch.device, *, repeats: int = 
         wait(device)
         seconds.append(time.perf_counter() - start)
     middle = statistics.median(seconds)
-    peak = torch.cuda.max_memory_allocated(device) if cuda else None
+    peak = torch.cuda.max_memory_allocated(device) / 2**30 if cuda else None
     return Timing(middle, (max(seconds) - min(seconds)) / middle, peak)
 
 
-def told_rate(tflops: float) -> str:
-    """A matmul rate in words: a CPU's lies below 1 TFLOP/s, and needs the digits that a GPU's does not."""
+def rate_of(device: torch.device) -> float:
+    """The matmul rate in the precision that networks have there."""
+    return matmul_rate(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
+
+
+def random_model(preset: str) -> DiT:
+    """A model of a preset's shape with random weights, the output layers too (fresh ones are zero)."""
+    with torch.random.fork_rng(devices=[]):  # whoever calls keeps their own noise
+        torch.manual_seed(0)
+        model = DiT.preset(preset)
+        for weight in model.parameters():
+            if weight.ndim > 1 and not bool(weight.any()):
+                nn.init.normal_(weight, std=0.02)
+    return model
+
+
+def show(result: Row, as_json: bool, title: str, columns: Columns, lines: Sequence[str]) -> None:
+    """A result as JSON, or as a table with a function for each column, and lines beneath."""
+    if as_json:
+        print(json.dumps(result))
+        return
+    from rich.console import Console
+
+    from unmask.core.show import table
+
+    console = Console(highlight=False)
+    rows = [[cell(row) for cell in columns.values()] for row in result["lines"]]
+    console.print(table(title, list(columns), rows))
+    for line in [*lines, rate_in_words(result["matmul_tflops"])]:
+        console.print(line)
+
+
+def gib(row: Row) -> str:
+    return "" if row["peak_gib"] is None else f"{row['peak_gib']:.2f}"
+
+
+def rate_in_words(tflops: float) -> str:
+    """A CPU's rate lies below 1 TFLOP/s, and needs the digits that a GPU's does not."""
     shown = f"{tflops:.1f}" if tflops >= 10 else f"{tflops:.2g}"
     return f"matmul rate measured here: {shown} TFLOP/s"

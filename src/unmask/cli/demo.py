@@ -44,25 +44,21 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
 
 def _check_folder(out: Path) -> None:
     """A place that a later command would refuse is refused before the first one runs."""
-    from unmask.core.errors import UserError
-    from unmask.core.files import check_folder
-    from unmask.studies.folder import check_results_folder, refuse_other_folders
+    from unmask.core.files import check_claim, check_folder
+    from unmask.studies.evaluate import WRITES
 
     check_folder(out)
-    refuse_other_folders(out)
-    check_results_folder(out / "report")
-    for part, marks in ((out / "corpus", {"index.json", "unfinished.json"}), (out / "student", {"run.json"})):
-        check_folder(part)
-        names = {path.name for path in part.iterdir()} if part.exists() else set()
-        if names and not names & marks:
-            raise UserError(f"{part} holds files that no demo wrote: name another --out, or move them away")
+    check_claim(out, "demo", writes=())
+    check_claim(out / "report", "results", writes=WRITES)
+    check_claim(out / "corpus", "corpus")
+    check_claim(out / "student", "run")
 
 
 def _checked(teacher: str, judge: str) -> int:
     """The teacher's length; a model that a later command would refuse is refused before the first one runs."""
     from unmask.core.errors import UserError
+    from unmask.metrics.gen_ppl import check_judge
     from unmask.metrics.judges import load_judge
-    from unmask.studies.checks import check_judge
     from unmask.training.verbs import load_teacher
 
     source = load_teacher(teacher)

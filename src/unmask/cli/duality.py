@@ -39,12 +39,6 @@ class Outcome:
     nearest_tie: float  # least |u - gamma|; rounding could only decide below about 1e-14
 
 
-@dataclass(frozen=True)
-class Simulation:
-    outcomes: list[Outcome]
-    u_N: Tensor
-
-
 def calibration_table(duality: GaussianDuality, schedule: Schedule, gammas: Sequence[float]) -> list[dict[str, Any]]:
     """The signed calibration of each gamma; below 1/K alpha is negative, below the schedule's last value t is None."""
     import torch
@@ -82,8 +76,8 @@ def simulate(
     draws: int,
     seed: int,
     progress: Callable[[str, int, int], None] | None = None,
-) -> Simulation:
-    """Every gamma on the same draws: project the latent w in K dimensions, and compare u with gamma."""
+) -> tuple[list[Outcome], Tensor]:
+    """Every gamma on the same draws, (outcomes, u_N): project the latent w in K dimensions, compare u with gamma."""
     import torch
 
     from unmask.processes.masked import is_masked
@@ -106,7 +100,7 @@ def simulate(
         _outcome(gamma, survives_N, ~is_masked(u_N, gamma), u_N)
         for gamma, survives_N in zip(gammas, torch.cat(parts_survives, dim=1), strict=True)
     ]
-    return Simulation(outcomes, u_N)
+    return outcomes, u_N
 
 
 def _outcome(gamma: float, projected_N: Tensor, scalar_N: Tensor, u_N: Tensor) -> Outcome:
@@ -166,20 +160,20 @@ def duality(
     gammas = gamma or through_time.gamma(torch.tensor(TIMES, dtype=torch.float64)).tolist()
     calibration = calibration_table(law, through_time, gammas)
     with Progress(transient=True) as progress:
-        simulation = simulate(law, gammas, draws, seed, progress.show)
+        outcomes, u_N = simulate(law, gammas, draws, seed, progress.show)
     if figure is not None:
         from unmask.cli.duality_figure import draw_figure
 
-        draw_figure(figure, law, through_time, simulation.u_N, seed)
+        draw_figure(figure, law, through_time, u_N, seed)
     report: dict[str, Any] = {
         "states": states,
         "schedule": schedule,
         "draws": draws,
         "seed": seed,
         "calibration": calibration,
-        "simulation": [asdict(outcome) for outcome in simulation.outcomes],
-        "disagreements": sum(outcome.disagreements for outcome in simulation.outcomes),
-        "nearest_tie": min(outcome.nearest_tie for outcome in simulation.outcomes),
+        "simulation": [asdict(outcome) for outcome in outcomes],
+        "disagreements": sum(outcome.disagreements for outcome in outcomes),
+        "nearest_tie": min(outcome.nearest_tie for outcome in outcomes),
         "figure": None if figure is None else str(figure),
     }
     if json:

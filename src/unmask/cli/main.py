@@ -75,7 +75,7 @@ FIRST = {
     ),
     "evaluate": Verb(
         "measure models honestly, and write a report",
-        "unmask.cli.evaluate:evaluate", resumes=True, smaller=_BATCH + _JUDGE,
+        "unmask.studies.evaluate:evaluate", "unmask.cli.evaluate:present", resumes=True, smaller=_BATCH + _JUDGE,
     ),
 }  # fmt: skip
 MORE = {

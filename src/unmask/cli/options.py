@@ -96,6 +96,7 @@ class Option:
     def _pairs(self, words: list[Any]) -> Iterable[tuple[str, str]]:
         pairs: dict[str, str] = {}
         for word in words:
+            _check_text(str(word), self.shown)
             name, sign, value = str(word).partition("=")
             if not (name and sign and value):
                 such = f"NAME=VALUE, such as student={str(word).strip('=') or 'pocket'}"  # nothing twice

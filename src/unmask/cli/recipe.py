@@ -16,7 +16,7 @@ def read_recipe(recipe: str) -> dict[str, Any]:
     text = _text(recipe)
     try:
         content = yaml.safe_load(text) or {}
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-01
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2024-13-01
         raise UserError(f"recipe {recipe} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"recipe {recipe} must be a mapping from option names to values")

@@ -15,14 +15,30 @@ def report(results: list[Path], /, *, out: Path = Path("report"), json: bool = F
         json: print the merged analysis as one JSON object instead of a table
     """
     from unmask.cli.evaluate import show
+    from unmask.core.files import claim_folder
     from unmask.studies.analysis import analyse
-    from unmask.studies.folder import MERGED, RESULTS, check_report_folder
-    from unmask.studies.results import merge, read_results, write_results
+    from unmask.studies.evaluate import RESULTS, WRITES
+    from unmask.studies.merge import merge
+    from unmask.studies.results import read_results, write_results
 
     several = [read_results(path) for path in results]
-    check_report_folder(out, results)
+    claim_folder(out, "results", writes=WRITES)
+    _check_not_lost(out / RESULTS, [path / RESULTS if path.is_dir() else path for path in results])
     merged = merge(several)
-    provenance = {MERGED: [run.provenance for run in several], **merged.provenance}  # of one input too: a report's sign
+    provenance = {"merged": [run.provenance for run in several], **merged.provenance}  # of one input too: a report
     merged = analyse(replace(merged, provenance=provenance), seed=int(merged.settings["seed"]))
     write_results(merged, out / RESULTS)
     show(merged, out, json)
+
+
+def _check_not_lost(target: Path, inputs: list[Path]) -> None:
+    """A report may replace a report, which can be made again, and what it was made of; no other results."""
+    from unmask.core.errors import UserError
+    from unmask.studies.results import read_results
+
+    among = target.resolve() in [path.resolve() for path in inputs]
+    if target.is_file() and not among and "merged" not in read_results(target).provenance:
+        raise UserError(
+            f"{target.parent} holds the results of an evaluation that is not among those given, and would lose them: "
+            "name another --out"
+        )

@@ -151,7 +151,9 @@ class _Audience:
         if self.camera is None:
             return
         forwards = counted(int(samples.nfe[0]), "forward")
-        film = self.camera.film(self.codec, f"{model} · {_order(samples.record)} · {forwards}")
+        heat = samples.record["temperature"]
+        at = "" if heat == 1 else f" · T = {heat:g}"
+        film = self.camera.film(self.codec, f"{model} · {_order(samples.record)} · {forwards}{at}")
         if gif is not None:
             save_gif(film, gif)
         if html is not None:

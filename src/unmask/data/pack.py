@@ -7,19 +7,17 @@ as never having stopped.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from unmask.data.encoder import EncoderPool
 from unmask.data.folder import Folder
 from unmask.data.shards import ShardWriter, dtype_for
 from unmask.data.splits import Item
 from unmask.data.tokenizer import Tokenizer
 
-JOB = 1 << 20  # characters handed to an encoder process at once
+JOB = 1 << 22  # characters encoded at once, on all cores
 
 
 def pack(
@@ -27,7 +25,6 @@ def pack(
     folder: Folder,
     tokenizer: Tokenizer,
     shard_tokens: int,
-    processes: int,
     on_bytes: Callable[[int], None],
 ) -> list[dict[str, Any]]:
     """Write the shards that are still missing; `items_from(source)` reads the corpus from a source on."""
@@ -36,28 +33,15 @@ def pack(
     items = (item for item in items_from(source) if (item.source, item.number) >= (source, number))
     packer = _Packer(folder, shards, tokenizer, shard_tokens, packed)
     try:
-        with EncoderPool(tokenizer.to_json(), processes) as pool:
-            for item, ids in _encoded(items, pool):
+        for job in _jobs(items):
+            for item, ids in zip(job, tokenizer.encode_batch([item.text for item in job]), strict=True):
                 size = len(item.text.encode("utf-8"))
-                packer.add(item, ids, size)
+                packer.add(item, np.array(ids, dtype=np.uint32), size)
                 on_bytes(size)
         packer.end()
     finally:
         packer.discard()
     return shards
-
-
-def _encoded(items: Iterable[Item], pool: EncoderPool) -> Iterator[tuple[Item, np.ndarray]]:
-    """Every item with its token ids, in order."""
-    taken: deque[list[Item]] = deque()  # jobs the pool has read ahead
-
-    def texts() -> Iterator[list[str]]:
-        for job in _jobs(items):
-            taken.append(job)
-            yield [item.text for item in job]
-
-    for found in pool.map(texts()):
-        yield from zip(taken.popleft(), found, strict=True)
 
 
 def _jobs(items: Iterable[Item]) -> Iterator[list[Item]]:

@@ -8,7 +8,6 @@ ends with the same bytes as one that was not.
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +27,6 @@ from unmask.version import __version__
 
 TRAINED_SIZE = 8192
 TRAINED_ON = 1 << 25  # characters of text that a tokenizer is trained on
-PER_PROCESS = 1 << 23  # bytes of text that are worth starting another process for
 
 
 @dataclass(frozen=True)
@@ -114,13 +112,11 @@ class _Job:
 
         with damage(folder.path / UNFINISHED):
             before = sum(int(shard["text_bytes"]) for shard in folder.state.get("shards", []))
-        left = division.total("bytes") - before
         shards = pack(
             lambda first: division.items(sources, self.reading, first),
             folder,
             tokenizer,
             self.settings.shard_tokens,
-            min(_cores(), 1 + left // PER_PROCESS),
             bars.stage("encoding", division.total("bytes"), before),
         )
         bars.end()
@@ -206,10 +202,6 @@ def _entries(inputs: list[str], settings: Settings) -> Entries:
         else:
             found += corpus.find(name, settings.format)
     return found
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _index(tokenizer: Tokenizer, shards: list[dict[str, Any]], split_by: str, state: dict[str, Any]) -> dict[str, Any]:

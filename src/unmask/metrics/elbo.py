@@ -6,7 +6,7 @@ NELBO / L of *every* schedule that runs from clean to all masked, with less nois
 log-likelihood. (MDLM's own estimate stops at mask probability 1 - eps = 0.999 and so lies up to 0.1% of the all-masked
 loss lower.) For a causal model it is the exact -log p(x_i | x_<i), first token not scored.
 
-Refuses to know loops, files and scores. Shapes: B sequences, L positions, N chosen positions, T all sequences, P views
+Shapes: B sequences, L positions, N chosen positions, T all sequences, P views
 of each.
 """
 

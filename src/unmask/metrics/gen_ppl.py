@@ -11,7 +11,7 @@ scored, and what is averaged before the exponential:
 | bd3lm | decoded, re-tokenised, windows 1024, stride 512 | all scored tokens            | none              |
 
 The first token of a text is never scored, and neither is padding. By itself Gen PPL rewards dull text: never quote it
-without the entropy. Refuses to know samplers. Shapes: T texts.
+without the entropy. Shapes: T texts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.metrics.cache import Store
 from unmask.metrics.judges import Judge, vocabulary_hash
 from unmask.metrics.reading import EosRule, Progress, Reading, judge_rows, retokenised, sums
-from unmask.metrics.score import Ratio, Score
+from unmask.metrics.score import Ratio, Score, Unavailable
 from unmask.metrics.texts import Texts
 
 
@@ -48,10 +48,10 @@ class Protocol:
 
     def reading(self, judge: Judge) -> Reading:
         """What the judge reads: never more than its context at once."""
-        room = judge.context - (judge.bos_id is not None)
+        most = judge.context - (judge.bos_id is not None)
         if self.width is not None:
-            return Reading(width=min(self.width, room), stride=self.stride, eos=self.eos)
-        return Reading(cut=min(self.cut or room, room), eos=self.eos)
+            return Reading(width=min(self.width, most), stride=self.stride, eos=self.eos)
+        return Reading(cut=min(self.cut or most, most), eos=self.eos)
 
 
 PROTOCOLS = {
@@ -65,13 +65,11 @@ PROTOCOL = "mdlm"  # unless another is asked for
 
 @dataclass(frozen=True, eq=False)
 class GenPPL:
-    """Gen PPL with its entropy. The ratios, one sample a text, are for a joint bootstrap of both."""
+    """Gen PPL with its entropy."""
 
     ppl: Score
     entropy: Score  # unigram, nats, mean over samples
     judge_entropy: Score  # of the judge's next-token law over the scored tokens, nats per token of the judge
-    ppl_ratio: Ratio
-    entropy_ratio: Ratio
 
     def __str__(self) -> str:
         about = self.ppl.record
@@ -111,21 +109,28 @@ def gen_ppl(
         rows = retokenised(texts, judge)
     nll_T, count_T, judged_T = sums(judge_rows(judge, rows, reading, store=store, progress=progress))
     record = provenance.record(
-        judge.device, score="gen_ppl", protocol=protocol, reading=vars(reading), judge=judge.record(),
+        judge.device, protocol=protocol, reading=vars(reading), judge=judge.record(),
         texts=texts.record, scored_tokens=int(count_T.sum()), seed=seed,
     )  # fmt: skip
-    ratios = (
-        average(nll_T, count_T, chosen.average),
-        Ratio.mean(unigram_entropy(texts.rows)),
-        Ratio.of(judged_T, count_T),
-    )
-    ppl, entropy, judged = (ratio.together(texts.cluster_T) for ratio in ratios)
+
+    def score(ratio: Ratio, unit: str, name: str) -> Score:
+        return Score.of(ratio.together(texts.cluster_T), unit, {**record, "score": name}, seed=seed)
+
     return GenPPL(
-        Score.of(ppl, "perplexity", record, seed=seed),
-        Score.of(entropy, "nats", {**record, "score": "unigram_entropy"}, seed=seed),
-        Score.of(judged, "nats/token", {**record, "score": "judge_entropy"}, seed=seed),
-        ppl, entropy,
-    )  # fmt: skip
+        score(average(nll_T, count_T, chosen.average), "perplexity", "gen_ppl"),
+        score(Ratio.mean(unigram_entropy(texts.rows)), "nats", "unigram_entropy"),
+        score(Ratio.of(judged_T, count_T), "nats/token", "judge_entropy"),
+    )
+
+
+def check_judge(judge: Judge, tokenizer: Tokenizer, protocol: str) -> None:
+    """A judge that cannot read what the models write is rejected before they write."""
+    if PROTOCOLS[protocol].raw_ids:
+        check_raw_ids(tokenizer, judge, protocol)
+    if judge.eos_id is None:
+        raise UserError(
+            f"the judge {judge.name!r} has no end-of-document token, which the path gap needs: take another judge"
+        )
 
 
 def check_raw_ids(tokenizer: Tokenizer, judge: Judge, protocol: str) -> None:
@@ -141,10 +146,10 @@ def average(nll_T: Tensor, count_T: Tensor, how: str) -> Ratio:
     """The protocol's average as a statistic of samples."""
     if how == "tokens":
         if not bool(count_T.any()):
-            raise UserError("no token of any text is scored (one token, or nothing but ends of documents): draw longer")
+            raise Unavailable("no token of any text is scored (one token each, or only ends of documents): draw longer")
         return Ratio.of(nll_T, count_T, exponential=True)
     if not bool(count_T.all()):
-        raise UserError(
+        raise Unavailable(
             "a text has no scored token (it is one token long), and this protocol averages text by text: "
             "take the protocol mdlm, or longer texts"
         )

@@ -9,7 +9,6 @@ Shapes: B texts, T tokens of each, V states, D features.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,18 +22,18 @@ import torch
 from torch import Tensor
 
 from unmask.checkpoint.identity import identity_of, weights_hash
-from unmask.checkpoint.io import FORMAT, Checkpoint, load
+from unmask.checkpoint.io import Checkpoint, load
 from unmask.checkpoint.locate import bundled
 from unmask.core.errors import UserError, nearest
-from unmask.core.files import fresh_folder, one_at_a_time, sha256_file, write_json
+from unmask.core.files import fresh_folder, kind_of, one_at_a_time, sha256_file, write_json
 from unmask.core.hashing import key_of
 from unmask.core.ranks import joined
 from unmask.data.tokenizer import EOS, Tokenizer
+from unmask.inference.ready import make_ready
 from unmask.metrics.cache import cache_home, check_cache
 from unmask.metrics.fetch import fetch
 from unmask.metrics.hugging_face import Unavailable, from_hub, need_transformers, pretrained
-from unmask.models.denoiser import without_mask
-from unmask.models.dit.network import DiT
+from unmask.models.denoiser import is_causal, without_mask
 
 Dtype = Literal["fp32", "bf16"]
 CAUSAL = "AutoModelForCausalLM"
@@ -103,7 +102,7 @@ def load_judge(
         if isinstance(name, Checkpoint):
             return _own(name, "checkpoint", ranks.device, dtype)
         text, path = str(name), Path(name)
-        if text in bundled() or _is_ours(path):
+        if text in bundled() or kind_of(path) in ("checkpoint", "run"):
             return _own(load(name), text, ranks.device, dtype)
         place = Path(ranks.on_first(lambda: str(_on_this_machine(text, path))))
         return _transformers(place, text, ranks.device, dtype)
@@ -127,34 +126,18 @@ def _choices(name: str) -> str:
     return f"did you mean {guess!r}? {OFFLINE}" if guess and guess != name else OFFLINE
 
 
-def _is_ours(path: Path) -> bool:
-    """A checkpoint folder of ours, or a run's folder; where that holds none yet, `load` says so."""
-    for config in (path / "config.json", path / "checkpoint" / "config.json"):
-        if config.is_file():
-            try:
-                return bool(json.loads(config.read_text(encoding="utf-8")).get("format") == FORMAT)
-            except (ValueError, AttributeError):
-                return False
-    return (path / "run.json").is_file()
-
-
 # --- our own ----------------------------------------------------------------------------------------------------------
 
 
-def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: str) -> Judge:
+def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: Dtype) -> Judge:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    if not isinstance(model, DiT) or not model.config.causal:
+    if not is_causal(model):
         raise UserError(
             f"{name} is a masked model: a judge reads from left to right; train one with `unmask train --objective ar`"
         )
     if tokenizer is None:
         raise UserError(f"{name} has no tokenizer, so that it cannot read text: save it with one")
-    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
-    network = copy.deepcopy(model).to(device, kind).eval()
-
-    def logits(ids_BT: Tensor) -> Tensor:
-        return without_mask(network(ids_BT.to(device)), network.mask_id)
-
+    ready = make_ready(model, device, dtype)
     return Judge(
         name=name,
         id=f"{identity_of(checkpoint)}:{dtype}:None",
@@ -167,8 +150,8 @@ def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: str) ->
         device=device,
         dtype=dtype,
         encode=tokenizer.encode_batch,
-        logits=logits,
-        features=lambda ids_BT: network.features(ids_BT.to(device)),
+        logits=lambda ids_BT: without_mask(ready.logits(ready.features(ids_BT.to(device))), model.mask_id),
+        features=lambda ids_BT: ready.features(ids_BT.to(device)),
     )
 
 
@@ -218,7 +201,7 @@ def _pretrained(folder: Path, name: str, **how: Any) -> tuple[Any, Any]:
         raise UserError(f"{error}: {_choices(name)}") from error
 
 
-def _transformers(folder: Path, name: str, device: torch.device, dtype: str) -> Judge:
+def _transformers(folder: Path, name: str, device: torch.device, dtype: Dtype) -> Judge:
     model, tokenizer = _pretrained(folder, name)
     config, known = model.config.get_text_config(), tokenizer.get_vocab()
     # an instruct model's own EOS ends a turn, not a document

@@ -5,7 +5,7 @@ NELBO_N = E_u E_data[-log q_u(x)] bounds the few-step sampler's own negative log
 judge to please, and sharpening a calibrated model does not improve it. Text i meets the same plan u in every model,
 number of steps and grid, so differences are paired over texts and plans.
 
-Refuses to know judges and where texts come from. Shapes: T texts, B of them at once, L positions.
+Shapes: T texts, B of them at once, L positions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unmask.inference.ready import Precision, make_ready, usual_batch
 from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks
 from unmask.metrics.score import Ratio, Score
 from unmask.metrics.texts import Texts, check_same_tokenizer
-from unmask.models.denoiser import Denoiser, check_denoiser
+from unmask.models.denoiser import Denoiser, check_denoiser, is_causal
 from unmask.plans.grids import Grid
 from unmask.plans.plan import Plan, by_threshold, choose_grid, make_plan
 from unmask.sampling.teacher_forcing import teacher_force
@@ -40,13 +40,11 @@ Progress = Callable[[int, int], None]  # done, of how many
 
 @dataclass(frozen=True, eq=False)
 class Likelihood:
-    """Nats per token and per byte. The ratios (one sample a text) are for paired differences."""
+    """Nats per token and per byte; differences are taken between their ratios, which have one entry a text."""
 
     per_token: Score
     per_byte: Score
     perplexity: Score  # exp of the nats per token
-    token_ratio: Ratio
-    byte_ratio: Ratio
     nfe: float | None = None  # mean forwards a text, of a sampler
 
 
@@ -110,20 +108,12 @@ def nelbo(
             return torch.stack([nll_T, nfe_T], dim=1).tolist()
 
         nll_T, nfe_T = _shared(work, len(texts), rows, ranks, progress).T
+        used = None if by_threshold(plan) else grid
         record = _record(
-            checkpoint,
-            texts,
-            ranks,
-            score="nelbo",
-            steps=None if by_threshold(plan) else grid.steps,
-            plan=plan.name,
-            grid=None if by_threshold(plan) else grid.to_json(),
-            plans=plans,
-            seed=seed,
-            nfe=float(nfe_T.mean()),
-            law=vars(law),
+            checkpoint, texts, ranks, score="nelbo", steps=used and used.steps, plan=plan.name,
+            grid=used and used.to_json(), plans=plans, seed=seed, nfe=float(nfe_T.mean()), law=vars(law),
             precision=body.precision,
-        )
+        )  # fmt: skip
     return _likelihood(nll_T, texts, record, float(nfe_T.mean()))
 
 
@@ -145,7 +135,7 @@ def elbo(
     """
     if masks < 1:
         raise UserError(f"masks must be at least 1, not {masks}")
-    causal = bool(getattr(getattr(checkpoint.model, "config", None), "causal", False))
+    causal = is_causal(checkpoint.model)
     _check(checkpoint, texts, batch, causal=causal)
     T, L = texts.tokens_TL.shape
     with joined(device) as ranks:
@@ -168,15 +158,8 @@ def elbo(
             return nll_B.cpu().double()[:, None].tolist()
 
         nats_T = _shared(work, T, rows, ranks, progress)[:, 0]
-        record = _record(
-            checkpoint,
-            texts,
-            ranks,
-            score="nll" if causal else "elbo",
-            masks=masks,
-            seed=seed,
-            precision=used,
-        )
+        score = "nll" if causal else "elbo"
+        record = _record(checkpoint, texts, ranks, score=score, masks=masks, seed=seed, precision=used)
     scored = replace(texts, tokens_TL=texts.tokens_TL[:, 1:]) if causal else texts  # nothing precedes the first token
     return _likelihood(nats_T * scored.tokens_TL.shape[1], scored, record, None)
 
@@ -230,15 +213,11 @@ def _likelihood(nll_T: Tensor, texts: Texts, record: dict[str, Any], nfe: float 
             "scored under, and a broken checkpoint has none"
         )
     scored_T = torch.full_like(nll_T, texts.tokens_TL.shape[1])
-    by_token = Ratio.of(nll_T, scored_T).together(texts.cluster_T)
-    by_byte = Ratio.of(nll_T, texts.bytes_T).together(texts.cluster_T)
-    perplexity = Ratio.of(nll_T, scored_T, exponential=True).together(texts.cluster_T)
-    seed = int(record["seed"])
+
+    def score(bottom_T: Tensor, unit: str, exponential: bool = False) -> Score:
+        ratio = Ratio.of(nll_T, bottom_T, exponential).together(texts.cluster_T)
+        return Score.of(ratio, unit, record, seed=int(record["seed"]))
+
     return Likelihood(
-        Score.of(by_token, "nats/token", record, seed=seed),
-        Score.of(by_byte, "nats/byte", record, seed=seed),
-        Score.of(perplexity, "perplexity", record, seed=seed),
-        by_token,
-        by_byte,
-        nfe,
+        score(scored_T, "nats/token"), score(texts.bytes_T, "nats/byte"), score(scored_T, "perplexity", True), nfe
     )

@@ -1,6 +1,6 @@
 """n-grams of token ids, exactly and fast: every n-gram gets a small number, equal n-grams the same.
 
-Refuses to know what the tokens mean. Shapes: N places in all rows, G different n-grams, P pairs of an n-gram and a row
+Shapes: N places in all rows, G different n-grams, P pairs of an n-gram and a row
 that has it.
 """
 
@@ -64,7 +64,7 @@ class Ngrams:
 
 
 class Rows:
-    """Rows of token ids laid end to end, and their n-grams of every order; each order leans on the one before."""
+    """Rows of token ids laid end to end, and their n-grams of every order; each order builds on the one before."""
 
     def __init__(self, rows: Sequence[Sequence[int]]) -> None:
         self.length_T = np.array([len(row) for row in rows], dtype=np.int64)

@@ -5,7 +5,7 @@ mean another), or the exponential of one. So a bootstrap is a matrix product: re
 weighs each by how often it was drawn. Statistics that share their samples share the weights: differences are paired.
 Samples that belong together, such as blocks of one book, are drawn together.
 
-Refuses to know what is scored. Shapes: n samples, D bootstrap draws, R statistics.
+Shapes: n samples, D bootstrap draws, R statistics.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ LEVEL = 0.95
 _Z = 1.959964  # the normal law's quantile at that level
 _ENTRIES = 1 << 22  # of a weight matrix at once: 32 MiB of float64
 _REMEMBERED = 1 << 24  # entries of resamples that are kept for the next statistic: 128 MiB
+
+
+class Unavailable(UserError):
+    """A score that these texts cannot have, and why: an evaluation leaves it out and says so."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +80,11 @@ class Ratio:
             None if self.cluster_n is None else self.cluster_n[which].unique(return_inverse=True)[1]
         )
 
+    def rounded(self) -> Ratio:
+        """To eight digits, as files keep it: what is read back is what was there."""
+        top_n, bottom_n = (_double([float(f"{x:.8g}") for x in of_n.tolist()]) for of_n in (self.top_n, self.bottom_n))
+        return replace(self, top_n=top_n, bottom_n=bottom_n)
+
     def together(self, cluster_n: Tensor | None) -> Ratio:
         """The same statistic of samples that belong together as these numbers say."""
         return replace(self, cluster_n=cluster_n)
@@ -105,7 +114,10 @@ def _double(numbers: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Score:
-    """A number a person may quote. low and high bound 95% of the bootstrap, `stderr` is its standard error."""
+    """A number a person may quote. low and high bound 95% of the bootstrap, `stderr` is its standard error.
+
+    `ratio` is the statistic behind it, one entry a text, for a joint bootstrap with others.
+    """
 
     value: float
     count: int  # samples, or texts
@@ -114,30 +126,25 @@ class Score:
     stderr: float
     unit: str
     record: dict[str, Any] = field(default_factory=dict)
+    ratio: Ratio | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, ratio: Ratio, unit: str, record: dict[str, Any], *, seed: int = 0, draws: int = DRAWS) -> Score:
         """A statistic with its bootstrap interval."""
         value_D = bootstrap([ratio], seed=seed, draws=draws)[:, 0]
-        return cls.drawn(ratio.value, value_D, len(ratio), unit, record, clusters=ratio.clusters)
+        score = cls.drawn(ratio.value, value_D, len(ratio), unit, record, clusters=ratio.clusters)
+        return replace(score, ratio=ratio)
 
     @classmethod
     def drawn(
-        cls,
-        value: float,
-        value_D: Tensor,
-        count: int,
-        unit: str,
-        record: dict[str, Any],
-        *,
-        clusters: int | None = None,
+        cls, value: float, value_D: Tensor, count: int, unit: str, record: dict[str, Any], clusters: int | None = None
     ) -> Score:
         """A value whose bootstrap draws are at hand, of samples that stand alone or in so many clusters.
 
         A single one says nothing of its own spread.
         """
         if not math.isfinite(value):
-            raise UserError(f"a score came out as {value} {unit}: it has no samples to stand on, or an infinite one")
+            raise Unavailable(f"a score came out as {value} {unit}: it has no samples to stand on, or an infinite one")
         if min(count, clusters or count) < 2:
             return cls(value, count, math.nan, math.nan, math.nan, unit, record)
         tail = (1 - LEVEL) / 2
@@ -145,10 +152,14 @@ class Score:
         return cls(value, count, low, high, _stderr(value_D, clusters), unit, record)
 
     def to_json(self) -> dict[str, Any]:
-        def plain(item: Any) -> Any:
-            return None if isinstance(item, float) and math.isnan(item) else item
+        """All but the single texts; NaN, which JSON does not have, is null."""
+        names = ("value", "count", "low", "high", "stderr", "unit", "record")
+        found = {name: getattr(self, name) for name in names}
+        return {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in found.items()}
 
-        return {name: plain(item) for name, item in vars(self).items()}
+    def plain(self) -> dict[str, Any]:
+        """The same without the record, where one record serves many scores."""
+        return {name: item for name, item in self.to_json().items() if name != "record"}
 
     def __str__(self) -> str:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] {self.unit} (n={self.count})"

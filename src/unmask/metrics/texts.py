@@ -1,14 +1,16 @@
-"""Texts to be scored, drawn or real, in one shape: token ids, what they spell, how many bytes that is.
+"""Texts to be scored, drawn, real or anybody's, in one shape: token ids, what they spell, how many bytes that is.
 
 A row may hold several documents with end-of-document tokens between them. Those tokens are not text: they spell
 nothing, count no bytes, and a judge with another tokenizer reads its own end-of-document token in their place.
 
-Refuses to know models and scores. Shapes: T texts, L positions (shorter texts are padded with -1).
+Shapes: T texts, L positions (shorter texts are padded with -1).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,21 +21,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, os_errors, unknown
 from unmask.data import corpus
-from unmask.data.encoder import Encoder
 from unmask.data.loader import Loader, evenly
 from unmask.data.prepare import Settings
 from unmask.data.shards import INDEX, SPLITS, ShardSet, Tokens, check_tokenizer
 from unmask.data.splits import divide, survey
-from unmask.data.tokenizer import Tokenizer
+from unmask.data.tokenizer import EOS, Tokenizer
+from unmask.metrics.ngrams import Rows
 from unmask.sampling.samples import Samples
 
 SAMPLE = "sample"  # the bundled corpus, as a user calls it
 FEW = 5  # documents that can be told apart; fewer are taken for one text, which is cut into stretches
 STRETCHES = 8
 _CHUNK = 1 << 24  # tokens read at once
-HELD_OUT = "validation"  # the split that is read where nobody says
+HELD_OUT = "validation"  # the split that is read unless another is named
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +66,11 @@ class Texts:
     def rows(self) -> list[list[int]]:
         """The ids of each text, without padding."""
         return [[token for token in row if token >= 0] for row in self.tokens_TL.tolist()]
+
+    @cached_property
+    def ngrams(self) -> Rows:
+        """The same, with their n-grams counted as they are asked for."""
+        return Rows(self.rows)
 
     @cached_property
     def documents(self) -> list[list[str]]:
@@ -121,6 +128,50 @@ def of_samples(samples: Samples, tokenizer: Tokenizer | None, **facts: Any) -> T
         raise UserError("this model has no tokenizer, so that its samples are no text: score a model that has one")
     prompted = bool((samples.given & (samples.tokens >= 0)).any())
     return Texts(samples.tokens, tokenizer, {**samples.record, **facts}, samples.log_q.sum(1), prompted)
+
+
+def read_texts(path: str | Path) -> list[str]:
+    """Anybody's texts. A line of a .jsonl file is a string, or an object with a "text". In a .txt file a line
+    `<|endoftext|>` stands between two texts; where there is none, a blank line does."""
+    with os_errors("read", path):
+        raw = Path(path).read_bytes()
+    try:
+        content = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start}): convert it") from error
+    if Path(path).suffix == ".jsonl":
+        found = [_of_line(line, f"{path}, line {i}") for i, line in enumerate(content.split("\n"), 1) if line.strip()]
+    else:
+        parts = re.split(rf"(?m)^{re.escape(EOS)}\r?$", content)
+        found = [part.strip("\r\n") for part in (parts if len(parts) > 1 else re.split(r"\n\s*\n", content))]
+        found = [text for text in found if text.strip()]
+    if not found:
+        raise UserError(f"{path} has no text in it: give a file with at least two")
+    return found
+
+
+def _of_line(line: str, where: str) -> str:
+    try:
+        said = json.loads(line)
+    except ValueError as error:
+        raise UserError(f'{where}: not valid JSON ({error}); a line is a string, or an object with a "text"') from error
+    text = said.get("text") if isinstance(said, dict) else said
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f'{where}: no text there; a line is a string, or an object with a "text"')
+    return text
+
+
+def of_strings(strings: Sequence[str], tokenizer: Tokenizer, length: int | None = None, **facts: Any) -> Texts:
+    """Texts that nobody here drew, at most the first `length` tokens of each; `<|endoftext|>` ends a document."""
+    pieces = [string.split(EOS) for string in strings]
+    encoded = iter(tokenizer.encode_batch([piece for several in pieces for piece in several]))
+    rows = [join_documents([next(encoded) for _ in several], tokenizer.eos_id)[:length] for several in pieces]
+    tokens_TL = torch.full((len(rows), max(map(len, rows))), -1)
+    for i, row in enumerate(rows):
+        tokens_TL[i, : len(row)] = torch.tensor(row, dtype=torch.int64)
+    digest = hashlib.sha256(tokens_TL.numpy().tobytes()).hexdigest()
+    record = {**facts, "texts": len(rows), "sha256": digest, "tokenizer": tokenizer.describe()}
+    return Texts(tokens_TL, tokenizer, record)
 
 
 def held_out(
@@ -233,11 +284,9 @@ def _pieces(name: str, split: str | None) -> Iterator[tuple[str, bool]]:
 
 def _encode(pieces: Iterable[tuple[str, bool]], tokenizer: Tokenizer) -> np.ndarray:
     """Documents, each followed by the end-of-document token, as one stream."""
-    encoder, parts = Encoder(tokenizer.to_json()), []
+    parts = []
     for text, last in pieces:
-        parts.append(encoder.encode(text))
-        if last:
-            parts.append(np.array([tokenizer.eos_id], dtype=np.uint32))
+        parts.append(np.array(tokenizer.encode(text) + [tokenizer.eos_id] * last, dtype=np.uint32))
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
 
 
@@ -251,7 +300,7 @@ def parrot(real: Texts, count: int, passages: int = 16) -> Texts:
 
 
 def check_same_tokenizer(texts: Texts, tokenizer: Tokenizer | None, owner: str) -> None:
-    """Refuse texts whose ids mean something else to `owner`."""
+    """Reject texts whose ids mean something else to `owner`."""
     if tokenizer is None or tokenizer.hash != texts.tokenizer.hash:
         theirs = "none" if tokenizer is None else repr(tokenizer.name)
         raise UserError(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, reading, unknown
 from unmask.core.files import read_json
 from unmask.processes.schedule import Schedule
 
@@ -98,6 +98,7 @@ def usual_grid(plan: str) -> str:
 
 GRID_NAMES = (*GRIDS, "rank")
 STEPS = 32  # where nobody says
+CURE = "make it with `unmask fit-grid`"
 
 
 def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int | None = None, usual: int = STEPS) -> Grid:
@@ -141,31 +142,22 @@ def steps_in(path: Path) -> set[int]:
 def _read(path: Path) -> tuple[dict[str, Any], Grid]:
     """(all that a file holds, its own grid)."""
     content = read_json(path, "grid")
-    try:
-        fitted = content["grid"]
-        checked = grid_of(fitted["times"])
-        by = fitted["by"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is not a grid: make one with `unmask fit-grid`") from error
-    if by not in ("time", "rank"):
-        raise UserError(f"{path} is not a grid: 'by' must be time or rank, not {by!r}")
-    plan = content.get("plan")
-    return content, Grid(
-        str(fitted.get("name", "fitted")), tuple(checked.tolist()), by=by, fitted_for=plan and str(plan)
-    )
+    with reading(path, "grid", CURE):
+        fitted, plan = dict(content["grid"]), content.get("plan")
+        times, by = tuple(grid_of(fitted["times"]).tolist()), fitted["by"]
+        if by not in ("time", "rank"):
+            raise ValueError(f"'by' must be time or rank, not {by!r}")
+        return content, Grid(str(fitted.get("name", "fitted")), times, by=by, fitted_for=plan and str(plan))
 
 
 def _shorter(path: Path, content: dict[str, Any], grid: Grid) -> dict[int, tuple[float, ...]]:
     """Times of the grids of fewer steps in a file, by their steps."""
     # the order of `stride` depends on the number of steps, so that its paths of fewer steps cut another order
     found = [] if grid.fitted_for == "stride" else content.get("fitting_half") or []
-    try:
+    with reading(path, "grid", CURE):
         shorter = {int(one["steps"]): tuple(grid_of(one["times"]).tolist()) for one in found}
-        assert all(len(edges) == n + 1 for n, edges in shorter.items())
-    except (KeyError, TypeError, ValueError, AssertionError, UserError) as error:
-        raise UserError(
-            f"{path} is damaged (its grids of fewer steps, 'fitting_half'): make it again with `unmask fit-grid`"
-        ) from error
+        if any(len(edges) != n + 1 for n, edges in shorter.items()):
+            raise ValueError("a grid in 'fitting_half' has another number of steps than it says")
     return shorter
 
 

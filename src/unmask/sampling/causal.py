@@ -52,7 +52,7 @@ def sample_causal(
         size = batch or usual_batch(model, ranks.device)
         shares = [list(range(start, min(start + size, n))) for start in range(0, n, size)]
         mine = [
-            _draw(family, network, tokenizer.eos_id, part, law, seed, ranks.device)
+            draw_texts(family, network, tokenizer.eos_id, part, law, seed, ranks.device)
             for part in shares[ranks.rank :: ranks.world]
         ]
         said = ranks.gather([[tokens.tolist(), log_q.tolist()] for tokens, log_q in mine])
@@ -77,7 +77,7 @@ def sample_causal(
     return Samples(tokens_nL, torch.zeros_like(tokens_nL, dtype=torch.bool), log_q_nL, nfe_n, text, record)
 
 
-def _draw(
+def draw_texts(
     family: Family, model: Any, start: int, indices: list[int], law: Law, seed: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """A batch of texts and the log q of their tokens."""

@@ -1,7 +1,4 @@
-"""The models of an evaluation: what each is to the others, and whether they can be compared at all.
-
-Refuses to know scores.
-"""
+"""What is evaluated: models by name with what each is to the others, and files of texts that anybody wrote."""
 
 from __future__ import annotations
 
@@ -11,13 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from unmask.checkpoint.identity import identity_of, weights_hash
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
+from unmask.models.denoiser import is_causal
 
 TEACHER = "teacher"
 REAL, PARROT = "real text", "parrot"
-GIVEN = {REAL: "real", PARROT: "parrot"}  # cells nobody drew, and their roles
+GIVEN = {REAL: "real", PARROT: "parrot"}  # cells of every evaluation with held-out text, and their roles
+TEXTS = "texts"  # the role of a file of texts
+ENDINGS = (".jsonl", ".txt")  # of such a file
 Source = Checkpoint | str | Path
 
 
@@ -35,21 +37,26 @@ class Entry:
 
     @cached_property
     def identity(self) -> str:
-        return identity_of(self.checkpoint)
+        """By what it is; an oracle, which has no weights, by its name as well."""
+        return identity_of(self.checkpoint) if self.sha256 else f"{self.name} {identity_of(self.checkpoint)}"
 
     def about(self) -> dict[str, Any]:
-        names = {"sha256": self.sha256, "identity": self.identity}
+        names = {"sha256": self.sha256, "identity": identity_of(self.checkpoint)}
         return {"role": self.role, **names, "provenance": dict(self.checkpoint.provenance)}
 
 
-def gather(models: Mapping[str, Source]) -> tuple[list[Entry], list[str]]:
-    """Entries, the teacher first, and what a reader should know about them."""
-    if not models:
-        raise UserError("there is no model to evaluate: give NAME=CHECKPOINT, such as teacher=pocket")
-    for name in GIVEN:
-        if name in models:
-            raise UserError(f"{name!r} is the name of a control that every evaluation has: call the model otherwise")
-    loaded = {name: load(source) if isinstance(source, (str, Path)) else source for name, source in models.items()}
+def gather(
+    models: Mapping[str, Source], files: Mapping[str, str | Path]
+) -> tuple[list[Entry], dict[str, Path], list[str]]:
+    """Models, the teacher first; files of texts by name; and what a reader should know about them."""
+    if both := models.keys() & files.keys():
+        raise UserError(f"{min(both)!r} is a model and a file of texts: give each a name of its own")
+    for name, path in files.items():
+        if Path(path).suffix not in ENDINGS:
+            raise UserError(f"--texts takes NAME=FILE with a .jsonl or .txt file, not {name}={path}")
+    loaded, texts = _sorted_out({**models, **files})
+    if not loaded:
+        return [], texts, []
     entries = [Entry(name, _role(name, checkpoint), checkpoint) for name, checkpoint in loaded.items()]
     if all(entry.role == "ar" for entry in entries):
         raise UserError("a causal model is a control, not a contender: give a masked model as well")
@@ -62,14 +69,39 @@ def gather(models: Mapping[str, Source]) -> tuple[list[Entry], list[str]]:
             notes.append("No teacher was given and no student names its own: nothing to compare with.")
         else:
             entries.append(found)
-            notes.append(f"The control is the teacher in the student's provenance: {_source(found)}.")
+            notes.append(f"The control is the teacher in the student's provenance: {str(found.sha256)[:12]}.")
     entries.sort(key=lambda entry: entry.role != "teacher")
     _check_comparable(entries)
-    return entries, notes
+    return entries, texts, notes
+
+
+def _sorted_out(models: Mapping[str, Any]) -> tuple[dict[str, Checkpoint], dict[str, Path]]:
+    """Loaded models, and files of texts."""
+    if not models:
+        raise UserError("there is nothing to evaluate: give NAME=CHECKPOINT, such as teacher=pocket, or texts")
+    loaded: dict[str, Checkpoint] = {}
+    texts: dict[str, Path] = {}
+    for name, source in models.items():
+        if name in GIVEN:
+            raise UserError(f"{name!r} is the name of a control that every evaluation has: choose another name")
+        if isinstance(source, (str, Path)) and Path(source).suffix in ENDINGS:
+            texts[name] = Path(source)
+        elif isinstance(source, (str, Path)):
+            loaded[name] = load(source)
+        elif isinstance(source, Checkpoint):
+            loaded[name] = source
+        else:
+            bare = isinstance(source, nn.Module)
+            what = "is a bare network" if bare else f"is a {type(source).__name__}"
+            raise UserError(
+                f"{name} {what}: give unmask.Checkpoint(model, tokenizer=...), the folder or name of one, or a .jsonl "
+                "or .txt file of texts"
+            )
+    return loaded, texts
 
 
 def _role(name: str, checkpoint: Checkpoint) -> str:
-    if getattr(getattr(checkpoint.model, "config", None), "causal", False):
+    if is_causal(checkpoint.model):
         return "ar"
     if name == TEACHER:
         return "teacher"
@@ -78,7 +110,7 @@ def _role(name: str, checkpoint: Checkpoint) -> str:
 
 
 def _teacher_of(entry: Entry) -> Entry | None:
-    """The teacher a student was distilled from, as its provenance tells; refused if it has become another."""
+    """The teacher a student was distilled from, as its provenance tells; an error if it has become another."""
     facts = (entry.checkpoint.provenance.get("config") or {}).get("facts") or {}
     named = facts.get("teacher")
     if not named:
@@ -87,11 +119,8 @@ def _teacher_of(entry: Entry) -> Entry | None:
         checkpoint = load(named["source"])
     except UserError as error:
         raise UserError(f"{entry.name}'s teacher cannot be loaded ({error}): give it as teacher=PATH") from error
-    teacher = Entry(
-        TEACHER,
-        "teacher",
-        replace(checkpoint, tokenizer=checkpoint.tokenizer or entry.checkpoint.tokenizer),
-    )
+    tokenizer = checkpoint.tokenizer or entry.checkpoint.tokenizer
+    teacher = Entry(TEACHER, "teacher", replace(checkpoint, tokenizer=tokenizer))
     if named.get("weights") and named["weights"] != teacher.sha256:
         raise UserError(
             f"{named['source']} no longer holds the weights {entry.name} was distilled from: "
@@ -100,23 +129,17 @@ def _teacher_of(entry: Entry) -> Entry | None:
     return teacher
 
 
-def _source(entry: Entry) -> str:
-    return str(entry.sha256)[:12]
-
-
 def _check_comparable(entries: list[Entry]) -> None:
     first = entries[0]
     for entry in entries:
-        tokenizer = entry.checkpoint.tokenizer
-        if tokenizer is None:
+        tokenizer, other = entry.checkpoint.tokenizer, first.checkpoint.tokenizer
+        if tokenizer is None or other is None:
             raise UserError(f"{entry.name} has no tokenizer, so that its samples are no text: give a model with one")
-        assert first.checkpoint.tokenizer is not None
-        if tokenizer.hash != first.checkpoint.tokenizer.hash:
+        if tokenizer.hash != other.hash:
+            raise UserError(f"{entry.name} and {first.name} have different tokenizers: entropy does not compare")
+        lengths = entry.checkpoint.model.length, first.checkpoint.model.length
+        if lengths[0] != lengths[1]:
             raise UserError(
-                f"{entry.name} and {first.name} have different tokenizers, so that entropy does not compare"
-            )
-        if entry.checkpoint.model.length != first.checkpoint.model.length:
-            raise UserError(
-                f"{entry.name} writes {entry.checkpoint.model.length} tokens, {first.name} "
-                f"{first.checkpoint.model.length}: entropy does not compare between lengths"
+                f"{entry.name} writes {lengths[0]} tokens, {first.name} {lengths[1]}: entropy does not compare between "
+                "lengths"
             )

@@ -1,177 +1,178 @@
 """`evaluate`: models at every plan, number of steps and temperature, held-out likelihood, controls, and what they say.
 
 Every finished cell is kept in `out` at once, so that the same call goes on where it stopped. Which cells are drawn is
-walk.py's matter, how one is drawn and scored workshop.py's. Refuses to know what a page looks like.
+in design.py, how one is drawn and scored in cells.py, what they mean together in analysis.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
 from unmask.core.errors import UserError
-from unmask.core.ranks import joined
+from unmask.core.files import claim_folder
+from unmask.core.ranks import Ranks, joined
+from unmask.core.verbs import verb
 from unmask.data.tokenizer import Tokenizer
-from unmask.inference.ready import Precision
+from unmask.inference.categorical import Law
 from unmask.metrics.cache import Store
-from unmask.metrics.gen_ppl import PROTOCOL
-from unmask.metrics.judges import Dtype, Judge, load_judge
-from unmask.metrics.texts import Texts, held_out, parrot, real_text
+from unmask.metrics.gen_ppl import check_judge
+from unmask.metrics.judges import load_judge
+from unmask.metrics.mauve import LEAST, need_mauve
+from unmask.metrics.texts import Texts, held_out, of_strings, parrot, read_texts, real_text
 from unmask.studies.analysis import analyse
-from unmask.studies.checks import Wishes, check_control, check_judge, check_mauve, check_one_a_token
-from unmask.studies.entries import GIVEN, PARROT, REAL, Source, gather
-from unmask.studies.folder import RESULTS, check_results_folder, refuse_other_folders
-from unmask.studies.measure import Measure, RealText, halves
+from unmask.studies.cells import CellMaker, Progress
+from unmask.studies.design import Design
+from unmask.studies.entries import GIVEN, PARROT, REAL, TEXTS, Entry, gather
+from unmask.studies.measure import Measure, RealText
+from unmask.studies.plans_on_grids import PlanOnGrid, fitted_for_others, plans_on_grids
 from unmask.studies.results import Cell, Json, Results, write_results
-from unmask.studies.walk import Walk
-from unmask.studies.ways import Way, fitted_for_others, make_ways
-from unmask.studies.workshop import Workshop
+from unmask.studies.study import Study
 
+RESULTS = "results.json"
+WRITES = (RESULTS, "report.html", "report.md", "figures")  # what an evaluation and its report leave
 TEMPERATURES = (1.0, 0.9, 0.8, 0.7)
 MOST = 64  # steps that are run unasked
 PASSAGES = 16  # of the parrot
+QUICK = "This was a first look (--quick): few texts, few steps, no brackets. Intervals are wide: run it without."
 NO_JUDGE = "No judge was given: NELBO, entropy and diversity only; no Gen PPL, no path gap, no speed-up."
+NO_DATA = "No held-out text was given (--data): no NELBO, no coverage, no controls of real text."
 ONLY_BOUNDS = "Only bounds were asked for: nothing was drawn, so there is nothing to judge or compare by entropy."
 NOT_COMPARED = "There is no student to compare with the teacher: it ran in --steps, and --control_steps did nothing."
-Progress = Callable[[str, int, int], None]  # what is being done, cells done, of how many so far
 
 
+@verb
 def evaluate(
-    models: Mapping[str, Source],
-    steps: Sequence[int] | None = None,
+    models: Mapping[str, Checkpoint | str | Path | Any] | None = None,
     *,
-    plans: Sequence[str] = ("iid", "golden"),
-    temperatures: Sequence[float] | None = None,
-    n: int = 64,
-    judge: str | Path | Judge | Any = None,
-    judge_dtype: Dtype = "fp32",
-    protocol: str = PROTOCOL,
-    data: str | Path | None = None,
-    split: str | None = None,
-    wrap: bool = False,
-    control_steps: Sequence[int] | None = None,
-    bracket: bool = True,
-    mauve: bool = False,
-    bounds: bool = True,
-    only_bounds: bool = False,
-    seed: int = 0,
-    batch: int | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
-    compile: bool = False,
+    texts: Mapping[str, str | Path] | None = None,
+    study: Study,
     out: str | Path | None = None,
     cells: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Results:
-    """Everything docs/evaluation.md describes, as one record.
+    """Measure models at every plan, number of steps and temperature, and texts that anybody wrote.
+
+    The entry named `teacher` is the control, else the teacher in the student's provenance; a causal model is the
+    autoregressive control; an entry named `elbo` is the teacher trained on. The same call goes on where it stopped.
 
     Args:
-        models: checkpoints by name. `teacher` is the control, else the teacher in the first student's provenance; a
-            causal model is the autoregressive control
-        steps: of every model, at most one a token (default: 4, 8, ... 64, as far as models and grids go)
-        plans: plans; iid runs on the grid `uniform`, the others on `rank`, and PLAN@GRID on another: a name
-            (iid@cosine) or a file of `unmask fit-grid` (golden@fitted.json)
-        temperatures: of every model; the highest is the headline's (default: 1, 0.9, 0.8, 0.7)
-        n: texts of a cell
-        judge: a causal judge (see load_judge); None: NELBO, entropy and diversity only
-        judge_dtype: of the judge's matrices; bf16 is for GPUs, and its Gen PPL another number
-        protocol: of Gen PPL
-        data: held-out real text: a prepared folder, a text file, or "sample" (what `unmask prepare sample` holds out)
-        split: of a prepared folder or the sample (default: validation); plain text has none
-        wrap: held-out blocks as MDLM makes them
-        control_steps: more steps of the teacher (default: doublings from 4 to one a token)
-        bracket: draw further temperatures until the teacher's entropies enclose every student's; without, only what is
-            asked for, and what it does not enclose is not compared
-        mauve: also MAUVE by the judge's features, for cells at the headline's temperature
-        bounds: NELBO and ELBO on held-out text as well; it takes as many forwards as drawing
-        only_bounds: NELBO and ELBO on n held-out texts; nothing is drawn and nothing judged
-        seed: of everything
-        batch: texts in a forward (default: by the size of the model on a GPU, else 8)
-        device: where
-        precision: of the models; the likelihood of a causal one is in float32 whatever it is
-        compile: compile the masked models, on a GPU (it does not pay for small ones)
-        out: a folder that keeps every finished cell and the results
-        cells: the folder of finished cells, which several evaluations may share (default: `cells` in `out`)
-        progress: told what is being done
+        models: NAME=CHECKPOINT, such as teacher=runs/teacher student=runs/student
+        texts: NAME=FILE of texts to score beside them, or alone: a line of a .jsonl file is a string or an object with
+            a "text"; texts of a .txt file are parted by lines <|endoftext|>, or else by blank lines. Beside models the
+            first n are taken, each cut to the models' length
+        out: the folder that keeps finished cells and results.json (default: nothing is kept)
+        cells: the folder of finished cells, if several evaluations are to share them: samples are then drawn once for
+            all judges (default: cells in out)
+        progress: called with what is being done, how much is done, of how much
     """
-    undrawn = _undrawn(temperatures=temperatures, control_steps=control_steps) if only_bounds else []
-    temperatures = TEMPERATURES if temperatures is None else temperatures
-    Wishes(
-        steps=steps, control_steps=control_steps, plans=plans, temperatures=temperatures, n=n, batch=batch,
-        judge=judge, judge_dtype=judge_dtype, protocol=protocol, data=data, split=split, wrap=wrap, mauve=mauve,
-        bounds=bounds, only_bounds=only_bounds,
-    ).check()  # fmt: skip
-    with joined(device) as ranks:
-        if out is not None:
-            ranks.on_first(lambda: check_results_folder(Path(out)))
-        if cells is not None:
-            ranks.on_first(lambda: refuse_other_folders(Path(cells), "--cells"))
-        entries, notes = gather(models)
-        length, tokenizer = entries[0].checkpoint.model.length, entries[0].checkpoint.tokenizer
-        assert tokenizer is not None, "gather refuses a model without one"
-        check_one_a_token(length, steps=steps, control_steps=control_steps)
-        steps = _usual_steps(length, make_ways(plans, ()), notes) if steps is None else steps
-        control = _doublings(length) if control_steps is None else set(control_steps)
-        ways = make_ways(plans, steps)
-        compared = any(entry.role in ("student", "elbo") for entry in entries)
-        if control_steps and not compared and not only_bounds:
-            notes.append(NOT_COMPARED)
-        if compared and any(entry.role == "teacher" for entry in entries) and not only_bounds:
-            check_control(ways, steps, control)
-        notes += fitted_for_others(ways, steps[0])
-        settings: dict[str, Any] = {
-            "steps": sorted(set(steps)), "plans": [way.name for way in ways],
-            "temperatures": sorted(set(temperatures), reverse=True), "n": n, "protocol": protocol,
-            "control_steps": sorted({*control, *steps}), "seed": seed, "length": length,
-            "data": None if data is None else str(data), "split": split, "wrap": wrap, "mauve": mauve,
-            "bracket": bracket, "precision": precision, "compile": compile,
-        }  # fmt: skip
-        held = _held_out(tokenizer, settings, only_bounds, notes)
-        settings["split"] = held and held.record["split"]
-        reader = None if judge is None else load_judge(judge, device=device, dtype=judge_dtype)
-        if reader is not None:
-            check_judge(reader, tokenizer, protocol)
-        real = None if held is None or only_bounds else _real(held, n, seed)
-        if mauve:
-            check_mauve(real is not None, len(real.pool) if real else 0)
-        notes += [ONLY_BOUNDS, *undrawn] if only_bounds else [NO_JUDGE] if reader is None else []
-        store = None if reader is None else Store.open()
-        shop = Workshop(
-            Measure(reader, protocol, real, store, seed), ranks, _kept_in(out, cells), n, seed,
-            batch, device, precision, compile, max(temperatures) if mauve else None, progress,
-        )  # fmt: skip
-        given = _controls(shop, real, notes)
-        walk = Walk(
-            entries, shop, ways, settings["steps"], settings["temperatures"], settings["control_steps"],
-            next(iter(given), None), bracket,
-        )  # fmt: skip
-        made = given if only_bounds else walk.cells() + given
-        notes += _untimed(made)
-        texts = held if real is None else real.pool
-        likelihood = shop.bounds(entries, ways, settings["steps"], texts) if bounds and texts is not None else []
+    with joined(study.device) as ranks:
+        folder = _claimed(ranks, out, cells)
+        entries, files, notes = gather(models or {}, texts or {})
+        _check(study, bool(entries))
+        strings = {name: read_texts(path) for name, path in files.items()}
+        design = _design(study, entries, notes)
+        tokenizer, length = _shape(entries, strings)
+        theirs = _foreign(strings, files, tokenizer, length if entries else None, study.n, notes)
+        held = _held_out(study, tokenizer, length, notes)
+        judge = None if study.judge is None else load_judge(study.judge, device=study.device, dtype=study.judge_dtype)
+        if judge is not None:
+            check_judge(judge, tokenizer, study.protocol)
+        real = None if held is None or study.only_bounds else _halves(held, study.n)
+        _check_mauve(study, real)
+        notes += [QUICK] if study.quick else []
+        notes += _undrawn(study) if study.only_bounds else [NO_JUDGE] if judge is None else []
+        measure = Measure(judge, study.protocol, real, None if judge is None else Store.open(), study.seed)
+        pool = held if real is None else real.pool
+        bounds = study.bounds and pool is not None and bool(entries)
+        counted = Progress(progress, len(design.grid()) + bounds * len(design.bounds()))
+        counted.say(_start(counted.total, design.most_more()))
+        mauve_at = max(design.temperatures) if study.mauve else None
+        maker = CellMaker(study, measure, ranks, folder, counted, mauve_at)
+        given = _controls(maker, real, notes)
+        made = design.make(maker, given[0] if given else None)
+        given += [maker.given(name, texts) for name, texts in theirs.items()]
+        notes += _untimed(made) + _absent(made)
+        likelihood = design.make_bounds(maker, pool) if bounds and pool is not None else []
         about = {entry.name: entry.about() for entry in entries}
-        about |= {cell.model: {"role": GIVEN[cell.model], "sha256": None, "provenance": {}} for cell in given}
+        roles = {**dict.fromkeys(theirs, TEXTS), **GIVEN}
+        about |= {cell.model: {"role": roles[cell.model], "sha256": None, "provenance": {}} for cell in given}
+        settings = _settings(study, design, length, held)
         where = provenance.record(ranks.device, processes=ranks.world)
-        found = Results(about, made, likelihood, settings, reader.record() if reader else None, notes, {}, where)
-        results = analyse(found, seed=seed)
+        reader = None if judge is None else judge.record()
+        found = Results(about, made + given, likelihood, settings, reader, notes, {}, where)
+        results = analyse(found, seed=study.seed)
         if out is not None:
             ranks.on_first(lambda: write_results(results, Path(out) / RESULTS))
     return results
 
 
-def _kept_in(out: str | Path | None, cells: str | Path | None) -> Path | None:
-    """Where finished cells are kept, if anywhere."""
-    if cells is not None:
-        return Path(cells)
-    return None if out is None else Path(out) / "cells"
+# --- what was asked for -----------------------------------------------------------------------------------------------
 
 
-def _undrawn(**asked: Sequence[float] | None) -> list[str]:
-    """Which options are about texts that nobody draws; a recipe may have set them, so they are told, not refused."""
-    given = " and ".join(f"--{name}" for name, value in asked.items() if value is not None)
-    return [f"{given} did nothing: only what is drawn has them."] if given else []
+def _claimed(ranks: Ranks, out: str | Path | None, cells: str | Path | None) -> Path | None:
+    """Make the folders ours, before any work; returns where finished cells are kept, if anywhere."""
+    if out is not None:
+        ranks.on_first(lambda: claim_folder(Path(out), "results", writes=WRITES))
+    folder = Path(cells) if cells is not None else Path(out) / "cells" if out is not None else None
+    if folder is not None:
+        ranks.on_first(lambda: claim_folder(folder, "cells", option="--cells" if cells else "--out"))
+    return folder
+
+
+def _check(study: Study, models: bool) -> None:
+    """What can be wrong with the options, before the first forward."""
+    for temperature in study.temperatures or ():
+        Law(temperature)
+    _check_mauve(study, None)
+    plans = plans_on_grids(study.plans, study.steps or ())
+    for plan in plans:
+        grid = plan.at(study.steps[0] if study.steps else None)
+        if study.bounds and study.data is not None and models and grid.argmax_tail:
+            raise UserError(
+                f"{plan.name} fills its last positions by argmax and has no NELBO: take the grid uniform, or say "
+                "--no-bounds"
+            )
+    if study.only_bounds and not models:
+        raise UserError("only a model has bounds: give --models, or leave --only_bounds out")
+
+
+def _check_mauve(study: Study, real: RealText | None) -> None:
+    """MAUVE needs a judge and held-out text, many texts, and a package."""
+    if study.mauve:
+        texts = study.n if real is None else len(real.pool)
+        if study.judge is None or study.data is None or texts < LEAST:
+            raise UserError(f"MAUVE needs a judge and {LEAST} texts on each side: give --judge, --data and --n {LEAST}")
+        need_mauve()
+
+
+def _design(study: Study, entries: Sequence[Entry], notes: list[str]) -> Design:
+    """The grid of cells, with the defaults that depend on the models."""
+    temperatures = sorted(set(study.temperatures or TEMPERATURES), reverse=True)
+    if not entries:
+        return Design([], [], [], [], temperatures, draws=False)
+    length = entries[0].checkpoint.model.length
+    for name in ("steps", "control_steps"):
+        if max(getattr(study, name) or [0]) > length:
+            raise UserError(
+                f"{name} must be at most {length}, one a token of these models, not {max(getattr(study, name))}: name "
+                f"fewer with --{name}"
+            )
+    steps = sorted(set(study.steps or ())) or _usual_steps(length, plans_on_grids(study.plans, ()), notes)
+    plans = plans_on_grids(study.plans, steps)
+    control = sorted({*(study.control_steps or _doublings(length)), *steps})
+    design = Design(entries, plans, steps, control, temperatures, draws=not study.only_bounds)
+    if design.draws and design.compares:
+        _check_control(plans, steps, control)
+    if study.control_steps and not design.others and design.draws and not study.quick:
+        notes.append(NOT_COMPARED)
+    notes += fitted_for_others(plans, steps[0])
+    brackets = study.bracket and study.judge is not None and design.draws and design.compares
+    return Design(entries, plans, steps, control, temperatures, brackets, design.draws)
 
 
 def _doublings(length: int) -> set[int]:
@@ -179,9 +180,9 @@ def _doublings(length: int) -> set[int]:
     return {2**k for k in range(2, length.bit_length())} | {length}
 
 
-def _usual_steps(length: int, ways: Sequence[Way], notes: list[str]) -> list[int]:
-    """Of the steps that nobody asked for only those that can be run: a default is cut, not refused."""
-    held = set(range(1, length + 1)).intersection(*(way.counts for way in ways if way.counts is not None))
+def _usual_steps(length: int, plans: Sequence[PlanOnGrid], notes: list[str]) -> list[int]:
+    """Of the usual steps only those that can be run: a default is cut, not rejected."""
+    held = set(range(1, length + 1)).intersection(*(plan.counts for plan in plans if plan.counts is not None))
     most = min(MOST, max(held, default=length))
     steps = sorted(_doublings(most) & held) or [max(held, default=most)]
     if steps != (usual := sorted(_doublings(MOST))):
@@ -191,41 +192,82 @@ def _usual_steps(length: int, ways: Sequence[Way], notes: list[str]) -> list[int
     return steps
 
 
-def _held_out(tokenizer: Tokenizer, settings: Json, only_bounds: bool, notes: list[str]) -> Texts | None:
+def _check_control(plans: Sequence[PlanOnGrid], steps: Sequence[int], control: Sequence[int]) -> None:
+    """The teacher runs in more steps than were asked for, which a fitted grid may not have."""
+    for plan in plans:
+        for count in control:
+            try:
+                plan.at(count)
+            except UserError as error:
+                raise UserError(
+                    f"{error}; the teacher is also to run in {count} steps, to compare the student with: name the "
+                    f"steps it may take, such as --control_steps {' '.join(map(str, steps))}"
+                ) from error
+
+
+def _settings(study: Study, design: Design, length: int, held: Texts | None) -> Json:
+    """What a report and a merge look up, as it was really run."""
+    asked = {name: item for name, item in vars(study).items() if not name.startswith("judge")}
+    run = {
+        "steps": list(design.steps), "plans": [plan.name for plan in design.plans], "length": length,
+        "temperatures": list(design.temperatures), "control_steps": list(design.control_steps),
+        "data": None if study.data is None else str(study.data), "split": held and held.record["split"],
+    }  # fmt: skip
+    return {**asked, **run}
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def _shape(entries: Sequence[Entry], strings: Mapping[str, Sequence[str]]) -> tuple[Tokenizer, int]:
+    """The models' tokenizer and length; without models GPT-2's tokenizer, and the middle length of the texts."""
+    if entries:
+        tokenizer = entries[0].checkpoint.tokenizer
+        assert tokenizer is not None, "gather rejects a model without one"
+        return tokenizer, entries[0].checkpoint.model.length
+    tokenizer = Tokenizer.load("gpt2")
+    lengths = [len(row) for several in strings.values() for row in tokenizer.encode_batch(several)]
+    return tokenizer, max(2, int(median(lengths)))
+
+
+def _foreign(
+    strings: Mapping[str, Sequence[str]], files: Mapping[str, Path], tokenizer: Tokenizer, length: int | None, n: int,
+    notes: list[str],
+) -> dict[str, Texts]:  # fmt: skip
+    """Texts of files in the models' tokens, as many and as long as theirs."""
+    found = {}
+    for name, several in strings.items():
+        taken = several if length is None else several[:n]
+        if len(taken) < 2:
+            raise UserError(f"{files[name]} has one text, and an interval needs several: give at least 2")
+        found[name] = of_strings(taken, tokenizer, length, file=str(files[name]))
+        sizes = [len(row) for row in found[name].rows]
+        many = f"{len(taken)} of {len(several)} texts" if len(taken) < len(several) else f"{len(taken)} texts"
+        span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(max(sizes))
+        other = f"; models write {length}, and entropy grows with length" if length and min(sizes) < length else ""
+        notes.append(f"{name}: {many} of {files[name].name}, {span} tokens of {tokenizer.name}{other}.")
+    return found
+
+
+def _held_out(study: Study, tokenizer: Tokenizer, length: int, notes: list[str]) -> Texts | None:
     """Held-out blocks: twice n of them where there is a pool to compare with, of which every other one is scored."""
-    data, n = settings["data"], settings["n"]
-    if data is None:
-        notes.append("No held-out text was given (--data): no NELBO, no coverage, no controls of real text.")
+    if study.data is None:
+        notes.append(NO_DATA)
         return None
-    count, least = (n, 2) if only_bounds else (2 * n, 4)
-    texts = held_out(data, tokenizer, settings["length"], count=count, split=settings["split"], wrap=settings["wrap"])
-    blocks = f"{len(texts)} blocks of {settings['length']} tokens"
+    count, least = (study.n, 2) if study.only_bounds else (2 * study.n, 4)
+    texts = held_out(study.data, tokenizer, length, count=count, split=study.split, wrap=study.wrap)
+    blocks = f"{len(texts)} blocks of {length} tokens"
     if len(texts) < least:
-        raise UserError(f"{data} has {blocks}, and comparing needs {least}: give more text")
+        raise UserError(f"{study.data} has {blocks}, and comparing needs {least}: give more text")
     if len(texts) < count:
-        what = (
-            f"NELBO is over {len(texts)}"
-            if only_bounds
-            else f"NELBO, real text and diversity are over {len(texts) // 2}"
-        )
-        notes.append(f"The held-out text has {blocks}, and n = {n} asks for {count}: {what} texts.")
+        over = len(texts) if study.only_bounds else len(texts) // 2
+        what = "NELBO is" if study.only_bounds else "NELBO, real text and diversity are"
+        notes.append(f"The held-out text has {blocks}, and n = {study.n} asks for {count}: {what} over {over} texts.")
     return texts
 
 
-def _untimed(cells: Sequence[Cell]) -> list[str]:
-    """Cells that were found, not drawn, and whose seconds belong to something else than this run."""
-    drawn = [cell for cell in cells if cell.plan is not None]
-    lost = sum(cell.seconds is None for cell in drawn)
-    if not lost:
-        return []
-    return [
-        f"{lost} of {len(drawn)} cells were drawn earlier on another machine, or with other --compile, --batch, "
-        "processes or threads: no time is stated for them."
-    ]
-
-
-def _real(texts: Texts, n: int, seed: int) -> RealText:
-    """Every other block for the pool, the others for what pools are held to."""
+def _halves(texts: Texts, n: int) -> RealText:
+    """Every other block for the pool, the others for what pools are compared with."""
     pool = min(n, len(texts) // 2)
     facts = {name: texts.record[name] for name in ("source", "split", "wrap")}
 
@@ -234,15 +276,49 @@ def _real(texts: Texts, n: int, seed: int) -> RealText:
         assert texts.document_T is not None
         return real_text(texts.tokens_TL[of].contiguous(), texts.tokenizer, texts.document_T[of], **facts, half=first)
 
-    return halves(part(0), part(1), seed)
+    return RealText(part(0), part(1))
 
 
-def _controls(shop: Workshop, real: RealText | None, notes: list[str]) -> list[Cell]:
+def _controls(maker: CellMaker, real: RealText | None, notes: list[str]) -> list[Cell]:
     """Real text, and a parrot of a few real passages, which Gen PPL and entropy let pass."""
     if real is None:
         return []
-    cells = [shop.given(REAL, real.pool)]
+    cells = [maker.given(REAL, real.pool)]
     if len(real.pool) < 2 * PASSAGES:
         notes.append(f"The parrot needs {2 * PASSAGES} held-out texts to be told from real text: left out.")
         return cells
-    return [*cells, shop.given(PARROT, parrot(real.pool, len(real.pool), PASSAGES))]
+    return [*cells, maker.given(PARROT, parrot(real.pool, len(real.pool), PASSAGES))]
+
+
+# --- what a reader should know ----------------------------------------------------------------------------------------
+
+
+def _start(total: int, more: int) -> str:
+    """How much there is to do."""
+    return f"{total} cells and bounds" + (f", and at most {more} more to bracket entropies" if more else "")
+
+
+def _undrawn(study: Study) -> list[str]:
+    """Which options are about texts that nobody draws; a recipe may have set them, so they are named, not rejected."""
+    asked = [f"--{name}" for name in ("temperatures", "control_steps") if getattr(study, name) is not None]
+    return [ONLY_BOUNDS] + ([f"{' and '.join(asked)} did nothing: only what is drawn has them."] if asked else [])
+
+
+def _untimed(cells: Sequence[Cell]) -> list[str]:
+    """Cells that were found, not drawn, and whose seconds belong to something else than this run."""
+    lost = sum(cell.seconds is None for cell in cells)
+    if not lost:
+        return []
+    return [
+        f"{lost} of {len(cells)} cells were drawn earlier on another machine, or with other --compile, --batch, "
+        "processes or threads: no time is stated for them."
+    ]
+
+
+def _absent(cells: Sequence[Cell]) -> list[str]:
+    """Scores that some drawn texts cannot have, each reason once."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for cell in cells:
+        for score, why in cell.absent.items():
+            found.setdefault((score, why), set()).add(cell.model)
+    return [f"No {score} of {', '.join(sorted(models))}: {why}." for (score, why), models in found.items()]

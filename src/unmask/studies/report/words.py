@@ -84,20 +84,14 @@ def _speed(results: Results, entry: Json) -> str:
         )
     ends = limits(found, digits=2)
     if found["faster"]:
-        if found["relation"] == "=":
-            return (
-                f"What {name} writes in {steps} takes {teacher} {found['n_star']:.0f} steps at the same entropy: "
-                f"{found['value']:.1f} times as many, with 95% confidence {ends}."
-            )
-        if found["relation"] == "<":
-            return (
-                f"The fewest steps that were run already let {teacher} write at the same entropy what {name} writes in "
-                f"{steps}: less than {found['value']:.1f} times as many, with 95% confidence {ends}."
-            )
-        return (
-            f"No number of steps that was run lets {teacher} write at the same entropy what {name} writes in {steps}: "
-            f"more than {found['value']:.1f} times as many, with 95% confidence {ends}."
-        )
+        same = f"{teacher} write at the same entropy what {name} writes in {steps}"
+        there = {
+            "=": f"What {name} writes in {steps} takes {teacher} {found['n_star'] or 0:.0f} steps at the same entropy",
+            "<": f"The fewest steps that were run already let {same}",
+            ">": f"No number of steps that was run lets {same}",
+        }[found["relation"]]
+        times = f"{SIGNS[found['relation']]}{found['value']:.1f} times as many"
+        return f"{there}: {times}, with 95% confidence {ends}."
     if _worse(entry):
         return (
             f"At the same entropy, {name} in {steps} is worse than {teacher} in as many: 95% interval of the speed-up "

@@ -15,7 +15,7 @@ from unmask.models.dit.network import DiT
 from unmask.plans.plan import Confidence
 from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
-from unmask.studies import workshop
+from unmask.studies import cells
 from unmask.studies.evaluate import evaluate
 from unmask.studies.report.tables import speed
 
@@ -47,7 +47,7 @@ def test_equal_weights_on_another_schedule_share_nothing(letters, data, tmp_path
     models = {"teacher": teacher, "student": dataclasses.replace(teacher, process=Masked(Cosine()))}
 
     def found(out) -> tuple[list, list]:
-        results = evaluate(models, [4], data=data, out=out, **OPTIONS)
+        results = evaluate(models, steps=[4], data=data, out=out, **OPTIONS)
         return (
             [(cell.model, cell.samples, cell.nfe) for cell in results.cells],
             [(bound.model, bound.plan, bound.scores["per_token"]["value"]) for bound in results.bounds],
@@ -86,7 +86,7 @@ def test_seconds_are_stated_only_of_what_ran(letters, data, tmp_path, monkeypatc
     models["ar"] = network(tokenizer, causal=True)
 
     def run(**changes):
-        return evaluate(models, [4], data=data, out=tmp_path / "out", **OPTIONS, **changes)
+        return evaluate(models, steps=[4], data=data, out=tmp_path / "out", **OPTIONS, **changes)
 
     first = run()
     assert all(cell.seconds for cell in first.cells if cell.plan)
@@ -96,7 +96,7 @@ def test_seconds_are_stated_only_of_what_ran(letters, data, tmp_path, monkeypatc
         raise AssertionError("drawn again")
 
     for name in ("sample", "sample_causal", "nelbo", "elbo"):
-        monkeypatch.setattr(workshop, name, refuse)
+        monkeypatch.setattr(cells, name, refuse)
     compiled = run(compile=True)
     assert [cell.samples for cell in compiled.cells] == [cell.samples for cell in first.cells]
     assert {cell.model for cell in compiled.cells if cell.seconds} == {"ar"}, "which is never compiled"
@@ -120,30 +120,30 @@ def test_seconds_are_stated_only_of_what_ran(letters, data, tmp_path, monkeypatc
 @pytest.mark.parametrize(("compile", "batch", "rows"), [(True, 3, 3), (True, 32, 8), (True, None, 8), (False, 3, 1)])
 def test_what_is_timed_meets_no_number_of_rows_for_the_first_time(compile, batch, rows, letters, monkeypatch) -> None:
     """A compiled model compiles for the rows of a batch: the draw before the timed one has as many."""
-    asked, draw = [], workshop.sample
+    asked, draw = [], cells.sample
 
     def recorded(checkpoint, n, *others, **options):
         asked.append(n)
         return draw(checkpoint, n, *others, **{**options, "compile": False})
 
-    monkeypatch.setattr(workshop, "sample", recorded)
-    evaluate({"teacher": network(letters(SIZE))}, [4], batch=batch, compile=compile, **OPTIONS)
+    monkeypatch.setattr(cells, "sample", recorded)
+    evaluate({"teacher": network(letters(SIZE))}, steps=[4], batch=batch, compile=compile, **OPTIONS)
     assert asked == [rows, 8]
 
 
 def test_cells_of_another_rule_of_ties_are_drawn_again(letters, tmp_path, monkeypatch) -> None:
-    asked, draw = [], workshop.sample
+    asked, draw = [], cells.sample
 
     def recorded(*given, plan, **options):
         asked.append(plan)
         return draw(*given, plan=plan, **options)
 
-    monkeypatch.setattr(workshop, "sample", recorded)
+    monkeypatch.setattr(cells, "sample", recorded)
 
     def run() -> list[str]:
         asked.clear()
         plans = {"plans": ["golden", "confidence"], "cells": tmp_path / "cells"}
-        evaluate({"teacher": network(letters(SIZE))}, [4], out=tmp_path / "out", **{**OPTIONS, **plans})
+        evaluate({"teacher": network(letters(SIZE))}, steps=[4], out=tmp_path / "out", **{**OPTIONS, **plans})
         return asked
 
     with monkeypatch.context() as before:
@@ -167,11 +167,12 @@ def test_a_kept_file_of_another_shape_is_made_again(letters, data, tmp_path, con
     """Samples, scores and bounds alike."""
 
     def run() -> list:
-        results = evaluate({"teacher": network(letters(SIZE))}, [4], data=data, out=tmp_path / "out", **OPTIONS)
+        results = evaluate({"teacher": network(letters(SIZE))}, steps=[4], data=data, out=tmp_path / "out", **OPTIONS)
         return [(entry.model, entry.plan, entry.scores) for entry in results.entries]
 
     first = run()
-    kept = {path: path.read_bytes() for path in (tmp_path / "out" / "cells").iterdir()}
+    paths = (tmp_path / "out" / "cells").iterdir()
+    kept = {path: path.read_bytes() for path in paths if path.name != "unmask.json"}
     assert len(kept) == 4, "samples and scores of a cell, ELBO, NELBO"
     for path in kept:
         path.write_text(content)

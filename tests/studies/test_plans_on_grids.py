@@ -15,7 +15,7 @@ from unmask.models.dit.network import DiT
 from unmask.plans.grids import make_grid
 from unmask.sampling.sample import sample
 from unmask.studies.fit_grid import fit_grid
-from unmask.studies.ways import fitted_for_others, make_ways
+from unmask.studies.plans_on_grids import fitted_for_others, plans_on_grids
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +30,22 @@ def fitted(tmp_path_factory):
 
 
 def test_a_plan_runs_on_its_usual_grid_or_on_the_one_it_is_given() -> None:
-    ways = make_ways(["iid", "golden@rank", "iid@cosine", "golden", "confidence@cosine"], [4])
-    assert [(way.name, way.plan) for way in ways] == [
+    plans = plans_on_grids(["iid", "golden@rank", "iid@cosine", "golden", "confidence@cosine"], [4])
+    assert [(one.name, one.plan) for one in plans] == [
         ("iid", "iid"), ("golden", "golden"), ("iid@cosine", "iid"), ("confidence@cosine", "confidence"),
     ]  # fmt: skip
-    assert [way.at(4) for way in ways] == [make_grid(name, 4) for name in ("uniform", "rank", "cosine", "cosine")]
+    assert [one.at(4) for one in plans] == [make_grid(name, 4) for name in ("uniform", "rank", "cosine", "cosine")]
 
 
 def test_a_fitted_grid_serves_every_number_of_steps_up_to_its_own(fitted, tmp_path) -> None:
     found, path = fitted
-    (way,) = make_ways([f"golden@{path}"], [4, 2])
-    assert way.at(4).times == found.grid.times
-    assert way.at(2).times == found.paths[1].grid().times
-    assert way.at(2).by == "rank"
+    (one,) = plans_on_grids([f"golden@{path}"], [4, 2])
+    assert one.at(4).times == found.grid.times
+    assert one.at(2).times == found.paths[1].grid().times
+    assert one.at(2).by == "rank"
     moved = shutil.copy(path, tmp_path / "elsewhere.json")
-    (other,) = make_ways([f"golden@{moved}"], [4])
-    assert other.identity(4) == way.identity(4) != way.identity(2), "a grid is what it does, not where it lies"
+    (other,) = plans_on_grids([f"golden@{moved}"], [4])
+    assert other.noise_name(4) == one.noise_name(4) != one.noise_name(2), "a grid is what it does, not where it lies"
 
 
 def test_sampling_in_python_takes_the_files_grid_of_so_many_steps(fitted) -> None:
@@ -67,7 +67,7 @@ def test_sampling_in_python_takes_the_files_grid_of_so_many_steps(fitted) -> Non
         ("golden@rnk", "did you mean 'rank'"),
         ("golden@", "unknown grid"),
         ("golden@nowhere.json", "nowhere.json"),
-        ("golden@{folder}/bad.json", "is not a grid"),
+        ("golden@{folder}/bad.json", "bad.json is damaged"),
         ("golden@{file}", "no grid of 8 steps, only of 1 to 4: .*fit-grid --steps 8"),
         ("stride@{folder}/stride.json", "no grid of 2 steps, only of 4:"),
         ("blocks@{file}", r"the plan blocks@.*blocks take the grids uniform, rank or cosine"),
@@ -75,7 +75,7 @@ def test_sampling_in_python_takes_the_files_grid_of_so_many_steps(fitted) -> Non
         ("golden@{folder}/nameless.json", "nameless.json is damaged.*fit-grid"),
         ("golden@{folder}/listless.json", "listless.json is damaged"),
         ("golden@{folder}/worded.json", "worded.json is damaged"),
-        ("golden@{folder}/rising.json", "rising.json is damaged"),
+        ("golden@{folder}/rising.json", "rising.json: a grid.s times must fall"),
         ("golden@{folder}/longer.json", "longer.json is damaged"),
     ],
 )
@@ -91,12 +91,12 @@ def test_what_is_no_plan_or_grid_is_one_line(fitted, tmp_path, plan: str, messag
         (tmp_path / f"{name}.json").write_text(json.dumps({**found.to_json(), "fitting_half": half}))
     asked = [4, 8] if plan in ("golden@{file}", "golden@nowhere.json") else [4, 2]
     with pytest.raises(UserError, match=message) as raised:
-        make_ways([plan.format(folder=tmp_path, file=path)], asked)
+        plans_on_grids([plan.format(folder=tmp_path, file=path)], asked)
     assert "\n" not in str(raised.value)
 
 
 def test_a_grid_that_was_fitted_for_another_plan_is_taken_and_said(fitted) -> None:
     _, path = fitted
-    ways = make_ways([f"golden@{path}", f"stride@{path}", "iid@cosine"], [4])
-    (said,) = fitted_for_others(ways, 4)
+    plans = plans_on_grids([f"golden@{path}", f"stride@{path}", "iid@cosine"], [4])
+    (said,) = fitted_for_others(plans, 4)
     assert f"stride@{path} was fitted for the plan golden" in said

@@ -1,0 +1,153 @@
+"""Which cells an evaluation draws, and in which order: the grid that was asked for, then whatever a bracket needs.
+
+Students first, then the teacher in more steps. Then temperatures are lowered, or raised, until every student's entropy
+lies between two of the teacher's, and real text's between two of everybody's; and one more teacher temperature is drawn
+where its entropy meets the student's, so that nothing has to be read off a long chord.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unmask.metrics.texts import Texts
+from unmask.studies.cells import CellMaker, Place
+from unmask.studies.entries import Entry
+from unmask.studies.plans_on_grids import PlanOnGrid
+from unmask.studies.results import Bound, Cell
+
+COLDEST, HOTTEST = 0.4, 1.3  # beyond them nobody is a reference any more
+STEP, NEAR = 0.1, 0.021  # between temperatures of a bracket; a meeting point this near to another is not drawn
+MARGIN = 3.0  # standard errors: a bracket must hold in nearly all resamples
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """The cells of one study: models x plans x steps x temperatures."""
+
+    entries: Sequence[Entry]
+    plans: Sequence[PlanOnGrid]
+    steps: Sequence[int]
+    control_steps: Sequence[int]  # of the teacher, where there is something to compare it with
+    temperatures: Sequence[float]
+    brackets: bool = False  # draw further temperatures
+    draws: bool = True  # else there are bounds only
+
+    @property
+    def teachers(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.role == "teacher"]
+
+    @property
+    def others(self) -> list[Entry]:
+        """What is compared with the teacher: students, then the teacher trained on."""
+        return [entry for role in ("student", "elbo") for entry in self.entries if entry.role == role]
+
+    @property
+    def control(self) -> Sequence[int]:
+        """The teacher's numbers of steps."""
+        return self.control_steps if self.others else self.steps
+
+    @property
+    def compares(self) -> bool:
+        return bool(self.teachers and self.others)
+
+    def grid(self) -> list[Place]:
+        """The cells that were asked for."""
+        if not self.draws:
+            return []
+        masked = [(entry, self.steps) for entry in self.others] + [(entry, self.control) for entry in self.teachers]
+        found = [
+            Place(entry, plan, n, t)
+            for entry, steps in masked for plan in self.plans for n in steps for t in self.temperatures
+        ]  # fmt: skip
+        causal = [entry for entry in self.entries if entry.role == "ar"]
+        return found + [Place(entry, None, None, t) for entry in causal for t in self.temperatures]
+
+    def bounds(self) -> list[tuple[Entry, PlanOnGrid | None, int]]:
+        """Every model's ELBO; NELBO of every masked model on every plan in every number of steps."""
+        masked = [entry for entry in self.entries if entry.role != "ar"]
+        usual: list[tuple[Entry, PlanOnGrid | None, int]] = [(entry, None, 0) for entry in self.entries]
+        return usual + [(entry, plan, n) for entry in masked for plan in self.plans for n in self.steps]
+
+    def most_more(self) -> int:
+        """How many cells the brackets can add at the most."""
+        if not self.brackets:
+            return 0
+        cold, hot = min(self.temperatures) - COLDEST, HOTTEST - max(self.temperatures)
+        rows = sum(max(0, math.ceil(round(width / STEP, 6))) for width in (cold, hot))
+        meetings = len(self.others) * len(self.steps)
+        return len(self.plans) * (rows * len(self.others) * len(self.steps) + (rows + meetings) * len(self.control))
+
+    def make(self, maker: CellMaker, real: Cell | None) -> list[Cell]:
+        """All cells; `real` is that of held-out text."""
+        cells = [maker.cell(place) for place in self.grid()]
+        if self.brackets:
+            for plan in self.plans:
+                cells += self._bracketed(maker, plan, cells, [] if real is None else [real])
+        return cells
+
+    def make_bounds(self, maker: CellMaker, texts: Texts) -> list[Bound]:
+        return [maker.bound(*one, texts) for one in self.bounds()]
+
+    def _bracketed(self, maker: CellMaker, plan: PlanOnGrid, cells: Sequence[Cell], real: list[Cell]) -> list[Cell]:
+        """More temperatures on one plan."""
+        teacher = self.teachers[0]
+        mine = [cell for cell in cells if cell.plan == plan.name]
+        more: list[Cell] = []
+        for entry in self.others:
+            more += self._beyond(maker, entry, plan, self.steps, mine, real)
+        names = {entry.name for entry in self.others}
+        students = [cell for cell in mine if cell.model in names and cell.temperature == max(self.temperatures)]
+        more += self._beyond(maker, teacher, plan, self.control, mine, students + real)
+        path = [cell for cell in [*mine, *more] if cell.model == teacher.name]
+        drawn = {float(cell.temperature or 0) for cell in path}
+        met = {meeting(path, student) for student in students}
+        for temperature in sorted(one for one in met if one is not None):
+            if min(abs(temperature - one) for one in drawn) > NEAR:
+                drawn.add(temperature)
+                more += self._row(maker, teacher, plan, self.control, temperature)
+        return more
+
+    def _beyond(
+        self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, steps: Sequence[int], cells: Sequence[Cell],
+        targets: Sequence[Cell],
+    ) -> list[Cell]:  # fmt: skip
+        """Cells at temperatures beyond those of a model, until its entropies enclose the targets' at all its steps."""
+        coldest, hottest = min(self.temperatures), max(self.temperatures)
+        path = [cell for cell in cells if cell.model == entry.name]
+        cold, hot = ([cell for cell in path if cell.temperature == t] for t in (coldest, hottest))
+        more: list[Cell] = []
+        while coldest > COLDEST and any(_entropy(a, -MARGIN) < _entropy(b) for a in targets for b in cold):
+            coldest = round(max(COLDEST, coldest - STEP), 3)
+            more += (cold := self._row(maker, entry, plan, steps, coldest))
+        while hottest < HOTTEST and any(_entropy(a, MARGIN) > _entropy(b) for a in targets for b in hot):
+            hottest = round(min(HOTTEST, hottest + STEP), 3)
+            more += (hot := self._row(maker, entry, plan, steps, hottest))
+        return more
+
+    def _row(
+        self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, steps: Sequence[int], temperature: float
+    ) -> list[Cell]:
+        maker.progress.total += len(steps)
+        return [maker.cell(Place(entry, plan, n, temperature)) for n in steps]
+
+
+def _entropy(cell: Cell, errors: float = 0.0) -> float:
+    """A cell's entropy, some standard errors beside itself."""
+    said = cell.scores["entropy"]
+    return float(said["value"] + errors * (said["stderr"] or 0))
+
+
+def meeting(teacher: Sequence[Cell], student: Cell) -> float | None:
+    """The temperature, to 0.02, at which the teacher's entropy at the same steps meets the student's."""
+    path = sorted((cell for cell in teacher if cell.steps == student.steps), key=lambda cell: -(cell.temperature or 0))
+    target = _entropy(student)
+    for hot, cold in itertools.pairwise(path):
+        above, below = _entropy(hot), _entropy(cold)
+        if below <= target <= above and below < above:
+            start, end = float(hot.temperature or 0), float(cold.temperature or 0)
+            exact = start + (above - target) / (above - below) * (end - start)
+            return round(0.02 * round(exact / 0.02), 2)
+    return None

@@ -1,0 +1,78 @@
+"""A plan on a grid, as a user types it: PLAN, or PLAN@GRID with a grid's name or a file of `unmask fit-grid`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unmask.core.errors import UserError
+from unmask.core.hashing import key_of
+from unmask.core.streams import stream
+from unmask.plans.grids import GRID_NAMES, Grid, fitted_for_another, make_grid, steps_in, usual_grid
+from unmask.plans.plan import make_plan
+from unmask.processes.schedule import LogLinear
+
+
+@dataclass(frozen=True)
+class PlanOnGrid:
+    """`name` is what cells and tables call it."""
+
+    name: str
+    plan: str
+    grid: str
+
+    def at(self, steps: int | None) -> Grid:
+        """The grid of so many steps; None: of its usual number, which of a file is the most it has."""
+        return make_grid(self.grid, steps)
+
+    @property
+    def counts(self) -> set[int] | None:
+        """The numbers of steps that it has a grid of; None: any."""
+        return None if self.grid in GRID_NAMES else steps_in(Path(self.grid))
+
+    def noise_name(self, steps: int) -> str:
+        """What names the noise of a cell: a fitted grid goes by its times, wherever its file lies."""
+        return self.name if self.grid in GRID_NAMES else f"{self.plan}@{key_of(self.at(steps).times)[:16]}"
+
+    def law(self, steps: int) -> dict[str, Any]:
+        """Which law this is: the plan and the times, whatever they are called and wherever a file lies."""
+        grid, plan = self.at(steps), make_plan(self.plan)
+        return {"plan": plan.to_json(), "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
+
+
+def plans_on_grids(names: Sequence[str], steps: Sequence[int]) -> list[PlanOnGrid]:
+    """The plans that are asked for, each once; without steps, tried in their usual number.
+
+    Rejects a plan or grid that is none, a grid without such steps, and one that the plan does not take.
+    """
+    found = {}
+    for said in names:
+        plan, sign, grid = said.partition("@")
+        make_plan(plan)
+        usual = usual_grid(plan)
+        plain = not sign or grid == usual
+        one = PlanOnGrid(plan if plain else said, plan, usual if plain else grid)
+        for n in (None, *steps):
+            _try(one, n)
+        found[one.name] = one
+    return list(found.values())
+
+
+def _try(one: PlanOnGrid, steps: int | None) -> None:
+    """Let plan and grid meet on a text of two tokens: some plans reject some grids, and say so only then."""
+    blank_12 = torch.ones(1, 2, dtype=torch.bool)
+    grid = one.at(steps)
+    try:
+        make_plan(one.plan).assign(blank_12, grid, LogLinear(), [stream(0, "try")])
+    except UserError as error:
+        raise UserError(f"the plan {one.name}: {error}") from error
+
+
+def fitted_for_others(plans: Sequence[PlanOnGrid], steps: int) -> list[str]:
+    """A sentence for each plan whose grid was fitted for another plan."""
+    found = [fitted_for_another(one.at(steps), one.plan, one.name) for one in plans]
+    return [sentence for sentence in found if sentence]
