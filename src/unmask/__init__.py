@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.data.verbs import prepare as prepare
     from unmask.inference.step_law import Factorised as Factorised
     from unmask.inference.step_law import register_step_law as register_step_law
+    from unmask.metrics.registry import register_metric as register_metric
     from unmask.models.dit import DiT as DiT
     from unmask.models.family import register_family as register_family
     from unmask.objectives.ar import AR as AR
@@ -71,6 +72,7 @@ _HOMES = {
     "register_family": "models.family",
     "register_step_law": "inference.step_law",
     "register_objective": "objectives.registry",
+    "register_metric": "metrics.registry",
 }
 
 __all__ = ["UserError", "__version__", *_HOMES]

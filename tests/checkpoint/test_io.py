@@ -188,6 +188,10 @@ DAMAGE = {
     "another shape": (lambda folder: _edit_config(folder, model={"hidden": 8}), "is damaged"),
     "no shape": (lambda folder: _edit_config(folder, model=None), "is damaged"),
     "a newer format": (lambda folder: _edit_config(folder, version=3), "format version 3, this unmask reads 2"),
+    "a plug-in's family": (
+        lambda folder: _edit_config(folder, family="conv"),
+        "needs the model family 'conv'.*--plugin",
+    ),
     "another kind": (lambda folder: _edit_config(folder, format="other"), "of no family that is known"),
 }
 

@@ -332,6 +332,8 @@ def test_what_does_not_go_together_is_refused(model, trainer, corpus, tmp_path):
         trainer().fit(model, MDLM(), Loader([ShardSet.open(corpus)], 13))
     with pytest.raises(UserError, match="has 6 tokens, the model 10 states"):
         trainer().fit(DiT(10, 12, 16, 8, 1, 2), MDLM(), corpus)
+    with pytest.raises(UserError, match="mask, state 2, is a token of the text"):
+        trainer().fit(type("MaskInText", (DiT,), {"mask_id": 2})(7, 12, 16, 8, 1, 2), MDLM(), corpus)
     with pytest.raises(UserError, match="causal"):
         trainer().fit(model, AR(), corpus)
     with pytest.raises(UserError, match="did you mean 'cosine'"):

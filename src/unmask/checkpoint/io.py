@@ -22,11 +22,11 @@ from unmask.checkpoint.tensors import at_most_these, check_finite, read_tensors,
 from unmask.core.errors import UserError, os_errors, reading, unknown
 from unmask.core.files import fresh_folder, read_json, sha256_file, write_json, write_text
 from unmask.data.tokenizer import Tokenizer
-from unmask.inference.step_law import Factorised, StepLaw, make_step_law, step_law_to_json
+from unmask.inference.step_law import STEP_LAWS, Factorised, StepLaw, make_step_law, step_law_to_json
 from unmask.models.denoiser import Denoiser
 from unmask.models.dit.published import GPT2_STATES, LOADABLE
 from unmask.models.family import FAMILIES, assemble, config_to_json, family_named, family_of, plain
-from unmask.processes import Masked, Process, process_named
+from unmask.processes import PROCESSES, Masked, Process, process_named
 from unmask.processes.process import process_to_json
 
 FORMAT, VERSION = "unmask", 2
@@ -239,7 +239,15 @@ def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "
         text = (folder / "tokenizer.json").read_text(encoding="utf-8")
         tokenizer = Tokenizer.from_json(text, config.get("tokenizer", "custom"))
     provenance = read_json(folder / "provenance.json", "provenance")
-    family, step_law = family_named(config["family"]), dict(config["step_law"])
+    step_law = dict(config["step_law"])
+    for what, name, known in (
+        ("model family", config["family"], FAMILIES),
+        ("process", config["process"]["name"], PROCESSES),
+        ("step law", step_law["name"], STEP_LAWS),
+    ):
+        if name not in known:
+            raise UserError(f"{folder} needs the {what} {name!r}: name the plug-in that has it, with --plugin")
+    family = family_named(config["family"])
     model = _model(family.name, family.config(**config["model"]), read_tensors(folder / FILES[weights]), folder)
     process = process_named(**config["process"])
     law = make_step_law(step_law.pop("name"), **step_law)

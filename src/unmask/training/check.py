@@ -54,6 +54,13 @@ def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader, 
             f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
             f"{model.vocab_size} states with the mask: prepare the text with the model's tokenizer"
         )
+    if model.mask_id is not None and any(
+        bool((batch.tokens_BL == model.mask_id).any()) for batch in data.eval_batches(min(8, data.blocks), 1)
+    ):
+        raise UserError(
+            f"the model's mask, state {model.mask_id}, is a token of the text: make it a token that text never has, or "
+            "the state after the tokenizer's"
+        )
     if not trainable(model):
         raise UserError("no parameter of the model takes gradients: there is nothing to train")
     if isinstance(objective, AR) != is_causal(model):
