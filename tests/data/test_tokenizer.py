@@ -97,3 +97,9 @@ def test_a_models_tokenizer_goes_by_its_name_its_folder_or_its_run(
     (tmp_path / "elsewhere" / "minnow" / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UserError, match=r"tokenizer.json is damaged"):
         Tokenizer.load("minnow")
+
+
+def test_rows_are_decoded_together_as_each_alone():
+    tokenizer = Tokenizer.load("gpt2")
+    rows = [tokenizer.encode("the sea "), [], [*tokenizer.encode("ä 東"), tokenizer.size]]  # the last id is no token
+    assert tokenizer.decode_batch(rows) == [tokenizer.decode(row) for row in rows] == ["the sea ", "", "ä 東"]

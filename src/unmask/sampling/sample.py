@@ -345,7 +345,7 @@ def _collect(rows: list[_Row], wanted: list[Template], forwards: int, run: Run) 
         log_q_nL[i, : template.length] = torch.where(template.blank_L, row.log_q_L, 0)
     nfe_n = torch.tensor([row.nfe for row in rows])
     codec = run.how.checkpoint.tokenizer
-    text = [codec.decode(row.tokens_L.tolist()) for row in rows] if codec else []
+    text = codec.decode_batch([row.tokens_L.tolist() for row in rows]) if codec else []
     return Samples(tokens_nL, given_nL, log_q_nL, nfe_n, text, _record(rows, nfe_n, forwards, run))
 
 
