@@ -8,10 +8,10 @@ import torch
 
 from unmask.checkpoint.card import portable
 from unmask.checkpoint.convert import convert
-from unmask.checkpoint.fold import fold
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.core.errors import UserError
 from unmask.core.files import sha256_file
+from unmask.models.dit.smaller import fold
 from unmask.sampling.sample import sample
 
 RUN = {

@@ -10,6 +10,7 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.core.errors import UserError
+from unmask.core.files import claim_folder
 from unmask.models.dit.network import DiT
 from unmask.processes import Masked
 from unmask.processes.schedule import LogLinear
@@ -138,7 +139,7 @@ def test_a_place_without_permission_is_one_line(checkpoint, locked):
 
 def test_save_never_replaces_what_is_no_checkpoint(checkpoint, tmp_path):
     (tmp_path / "thesis.txt").write_text("three years of work")
-    with pytest.raises(UserError, match="exists and is no checkpoint"):
+    with pytest.raises(UserError, match="which is not ours"):
         save(checkpoint, tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "three years of work"
 
@@ -148,7 +149,7 @@ def test_save_never_replaces_somebody_elses_model_or_notes(checkpoint, tmp_path)
     theirs.mkdir()
     (theirs / "config.json").write_text('{"model_type": "gpt2"}')
     (theirs / "model.safetensors").write_bytes(b"weights")
-    with pytest.raises(UserError, match="exists and is no checkpoint of ours"):
+    with pytest.raises(UserError, match=r"holds config\.json, which is not ours"):
         save(checkpoint, theirs)
     assert (theirs / "model.safetensors").read_bytes() == b"weights"
     save(checkpoint, ours)
@@ -237,7 +238,7 @@ def test_what_cannot_be_found_is_told_with_what_could(tmp_path):
 
 
 def test_a_run_that_stopped_before_its_first_checkpoint_is_told_from_any_other_folder(tmp_path):
-    (tmp_path / "run.json").write_text("{}")
+    claim_folder(tmp_path, "run")
     with pytest.raises(UserError, match=r"is a run without a checkpoint yet: run the same `unmask train`.* again"):
         load(tmp_path)
 

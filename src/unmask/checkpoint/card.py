@@ -1,7 +1,7 @@
 """What goes with a checkpoint that is given away: a model card, and a provenance without the paths of one machine.
 
-The card takes every number from the checkpoint itself, so that none can be wrong. Refuses to know what text the model
-read and whose it is: those words are the caller's.
+The card takes every number from the checkpoint itself, so that none can be wrong; what text the model read and whose it
+is are the caller's words.
 """
 
 from __future__ import annotations
@@ -17,6 +17,28 @@ from unmask.core.files import sha256_file
 from unmask.models.denoiser import is_causal
 from unmask.models.family import config_to_json, family_of, plain
 
+CARD = """# {name}
+
+{about}
+
+| | |
+|---|---|
+{facts}
+
+## Use
+```
+{command}
+```
+In Python: `unmask.load("{name}")`.
+
+## Limits
+{limits}
+
+## Files, by sha256
+```
+{hashes}
+```
+"""
 LIMITS = {
     False: "It writes and fills in text like the text it read, of {length} tokens at most. It follows no instructions, "
     "its facts are not to be relied on, and nothing filters what it says: words and views are those of its sources.",
@@ -57,31 +79,13 @@ def model_card(
         facts["licence"] = licence
     files = [folder / name for name in (FILES["ema"], "tokenizer.json")]
     hashes = [f"{sha256_file(file)}  {file.name}" for file in files if file.is_file()]
-    return "\n".join(
-        [
-            f"# {folder.name}",
-            "",
-            about,
-            "",
-            "| | |",
-            "|---|---|",
-            *(f"| {name} | {value} |" for name, value in facts.items()),
-            "",
-            "## Use",
-            "```",
-            _command(folder.name, causal),
-            "```",
-            f'In Python: `unmask.load("{folder.name}")`.',
-            "",
-            "## Limits",
-            LIMITS[causal].format(length=length),
-            "",
-            "## Files, by sha256",
-            "```",
-            *hashes,
-            "```",
-            "",
-        ]
+    return CARD.format(
+        name=folder.name,
+        about=about,
+        facts="\n".join(f"| {name} | {value} |" for name, value in facts.items()),
+        command=_command(folder.name, causal),
+        limits=LIMITS[causal].format(length=length),
+        hashes="\n".join(hashes),
     )
 
 

@@ -1,7 +1,4 @@
-"""From one format to another: load, then write; with a card, in a form to give away.
-
-Refuses to know any layout.
-"""
+"""From one format to another: load, then write; with a card, in a form to give away."""
 
 from __future__ import annotations
 
@@ -12,14 +9,12 @@ from typing import Literal
 import torch
 
 from unmask.checkpoint.card import model_card, portable
-from unmask.checkpoint.fold import fold as folded
 from unmask.checkpoint.io import CARD, FILES, Checkpoint, load, refuse_to_replace, save
 from unmask.checkpoint.locate import bundled
 from unmask.checkpoint.tensors import write_tensors
 from unmask.core.errors import UserError
 from unmask.core.files import fresh_folder, write_json, write_text
-from unmask.models.dit import DiT, published
-from unmask.models.family import plain
+from unmask.models.family import family_of, plain
 from unmask.processes import Masked
 from unmask.processes.process import process_to_json
 
@@ -60,7 +55,7 @@ def convert(
         raise UserError(f"{target} exists: name another folder, or allow its replacement (--overwrite)")
     checkpoint = load(source, weights=weights, revision=revision)
     if fold:
-        checkpoint = replace(checkpoint, model=folded(_dit(checkpoint)))
+        checkpoint = replace(checkpoint, model=family_of(checkpoint.model).smaller(plain(checkpoint.model)))
     if card is not None:
         checkpoint = replace(checkpoint, provenance=portable(checkpoint.provenance))
     if format == "unmask":
@@ -84,25 +79,16 @@ def _refuse_overlap(source: str | Path, target: Path) -> None:
         raise UserError(f"{target} is {source} itself, or lies in it or around it: name a folder beside it")
 
 
-def _dit(checkpoint: Checkpoint) -> DiT:
-    model = plain(checkpoint.model)
-    if not isinstance(model, DiT):
-        raise UserError(f"only a DiT can be folded or written as MDLM's, not a {type(model).__name__}")
-    return model
-
-
 def _save_mdlm(checkpoint: Checkpoint, target: Path, dtype: torch.dtype | None) -> None:
     if checkpoint.process != Masked():
         raise UserError(
             "MDLM's layout knows the masked process with the log-linear schedule only, not "
             f"{process_to_json(checkpoint.process)}: keep this checkpoint in our own format"
         )
-    model = _dit(checkpoint)
-    config, tensors = published.to_published(model.config, model.state_dict())
+    model = plain(checkpoint.model)
+    config, tensors = family_of(model).publish(model, dtype)
     with fresh_folder(target) as fresh:
-        frequencies = published.PREFIX + published.ROTARY  # never cast
-        cast = {name: t if name == frequencies or dtype is None else t.to(dtype) for name, t in tensors.items()}
-        write_tensors(fresh / FILES["ema"], cast)
+        write_tensors(fresh / FILES["ema"], tensors)
         write_json(fresh / "config.json", config)
         if checkpoint.tokenizer is not None:
             write_text(fresh / "tokenizer.json", checkpoint.tokenizer.to_json())

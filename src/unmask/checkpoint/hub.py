@@ -1,6 +1,6 @@
 """Hub names (`owner/name`) to a local snapshot folder, with the extra `hub`.
 
-Fetches configs, safetensors and tokenizers only: never a pickle, never code. Refuses to know what they mean.
+Fetches configs, safetensors and tokenizers only: never a pickle, never code.
 """
 
 from __future__ import annotations

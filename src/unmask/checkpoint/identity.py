@@ -1,7 +1,4 @@
-"""Which model this is: hashes that name a network, and all that decides what it writes, whatever file it came from.
-
-Refuses to know formats and folders.
-"""
+"""Which model this is: hashes that name a network, and all that decides what it writes, whatever file it came from."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
 from unmask.checkpoint.tensors import at_most_these, check_finite, read_tensors, write_tensors
 from unmask.core.errors import UserError, os_errors, reading, unknown
-from unmask.core.files import fresh_folder, read_json, sha256_file, write_json, write_text
+from unmask.core.files import check_claim, fresh_folder, kind_of, read_json, sha256_file, write_json, write_text
 from unmask.data.tokenizer import Tokenizer
 from unmask.inference.step_law import STEP_LAWS, Factorised, StepLaw, make_step_law, step_law_to_json
 from unmask.models.denoiser import Denoiser
@@ -132,25 +132,11 @@ def has_raw(folder: Path) -> bool:
 
 def refuse_to_replace(folder: Path) -> None:
     """A save replaces a whole folder: only a checkpoint that we could have written, and nothing else, may lie there."""
-    with os_errors("write", folder):
-        if not folder.exists():
-            return
-        names = {path.name for path in folder.iterdir()}
-    if names and not (FILES["ema"] in names and "config.json" in names and _is_ours_or_damaged(folder)):
-        raise UserError(f"{folder} exists and is no checkpoint of ours: name another folder, or remove it first")
-    if others := sorted(names - WRITTEN):
+    ours = check_claim(folder, "checkpoint", option="folder")
+    if ours and (others := sorted({path.name for path in folder.iterdir()} - WRITTEN)):
         raise UserError(
             f"{folder} holds {others[0]} beside a checkpoint, which would be lost: move it away, or name another folder"
         )
-
-
-def _is_ours_or_damaged(folder: Path) -> bool:
-    """Whether a config.json is ours or MDLM's, which `convert` writes; others' folders have the same file names."""
-    try:
-        config = read_json(folder / "config.json", "checkpoint config")
-    except UserError:
-        return True  # of no use to anybody
-    return config.get("format") == FORMAT or config.get("model_type") == "mdlm"
 
 
 def load(
@@ -210,7 +196,7 @@ def _from_folder(folder: Path, weights: Literal["ema", "raw"], origin: Mapping[s
 
 
 def _no_checkpoint(folder: Path) -> UserError:
-    if (folder / "run.json").is_file():
+    if kind_of(folder) == "run":
         return UserError(
             f"{folder} is a run without a checkpoint yet: run the same `unmask train` (or `unmask distill`) command "
             "again, it goes on and writes one"
@@ -236,8 +222,7 @@ def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "
             _check_file(folder / name, digest)
     tokenizer = None
     if "tokenizer.json" in files:
-        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        tokenizer = Tokenizer.from_json(text, config.get("tokenizer", "custom"))
+        tokenizer = Tokenizer.read(folder / "tokenizer.json", config.get("tokenizer", "custom"))
     provenance = read_json(folder / "provenance.json", "provenance")
     step_law = dict(config["step_law"])
     for what, name, known in (

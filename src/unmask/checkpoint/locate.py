@@ -1,7 +1,4 @@
-"""From what the user typed to a file or folder on this machine: a path, a run's folder, a bundled name, a hub name.
-
-Refuses to know what is inside beyond the presence of a config.json.
-"""
+"""From what the user typed to a file or folder on this machine: a path, a run's folder, a bundled name, a hub name."""
 
 from __future__ import annotations
 

@@ -48,6 +48,14 @@ class Family:
         """Of a published checkpoint: our config, and its tensors under our names."""
         raise UserError(f"{where}: the family {self.name} reads no published files")
 
+    def publish(self, model: nn.Module, dtype: torch.dtype | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """(config.json, tensors in `dtype`) in the published layout of this family, the reverse of `read`."""
+        raise UserError(f"the family {self.name} has no published layout to write: keep this model in our own format")
+
+    def smaller(self, model: nn.Module) -> Any:
+        """A network of this family that computes the same with fewer numbers, to give away."""
+        raise UserError(f"a model of the family {self.name} cannot be folded: leave out --fold")
+
     # -- training ------------------------------------------------------------------------------------------------
 
     def trainable(self, model: nn.Module) -> dict[str, nn.Parameter]:

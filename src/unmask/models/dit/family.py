@@ -14,6 +14,7 @@ from unmask.models.dit.cached import Cached, narrowed
 from unmask.models.dit.folded import FoldedDiT
 from unmask.models.dit.layers import Rotary
 from unmask.models.dit.network import PRESETS, DiT, DiTConfig
+from unmask.models.dit.smaller import fold
 from unmask.models.family import Family, register_family
 
 
@@ -43,6 +44,14 @@ class DiTFamily(Family):
         self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
     ) -> tuple[DiTConfig, dict[str, Tensor]]:
         return published.to_ours(tensors, config, where)
+
+    def publish(self, model: nn.Module, dtype: torch.dtype | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        assert isinstance(model, DiT)
+        return published.to_published(model.config, model.state_dict(), dtype)
+
+    def smaller(self, model: nn.Module) -> DiT:
+        assert isinstance(model, DiT)
+        return fold(model)
 
     def blocks(self, model: nn.Module) -> Iterable[nn.Module]:
         assert isinstance(model, DiT)

@@ -227,12 +227,14 @@ def is_ours(config: Mapping[str, Any]) -> bool:
     )
 
 
-def to_published(config: DiTConfig, weights: Mapping[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def to_published(
+    config: DiTConfig, weights: Mapping[str, Tensor], dtype: torch.dtype | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """(config.json, tensors) of a hub folder as MDLM's own code reads it."""
     if config.causal:
         raise UserError("MDLM's layout has no causal models: keep this one in our own format")
     fields = dataclasses.asdict(config)
-    named = {PREFIX + name: weights[ours] for name, ours in key_map(config.blocks).items()}
+    named = {PREFIX + name: weights[ours].to(dtype) for name, ours in key_map(config.blocks).items()}
     # float32: their code multiplies it by the position, so that bf16 turns the last of 1024 by up to 0.45 radians
     named[PREFIX + ROTARY] = inverse_frequencies(config.hidden // config.heads).float()
     return {

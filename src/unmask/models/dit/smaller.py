@@ -1,9 +1,7 @@
 """The same network in fewer numbers: time conditioning is off, so what computes it is a constant and need not be kept.
 
 A folded model is an ordinary DiT with one conditioning feature that is 0 and its modulations in their biases: it can
-be trained, saved and folded again (models/folded.py makes another kind of network, for inference alone).
-
-Refuses to know files.
+be trained, saved and folded again (folded.py makes another kind of network, for inference alone).
 """
 
 from __future__ import annotations
