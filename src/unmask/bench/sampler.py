@@ -2,13 +2,16 @@
 
 The plain one computes full logits, the carry-over rule and a float64 Gumbel race over all positions; it is timed with
 the body as published (eager, autocast) and with the very body ours uses. "Body alone" is the floor of any sampler that
-runs one forward a step.
+runs one forward a step. "A call of sample" has all that a user waits for in it, the decoding of texts too, once the
+model is ready.
 
 Shapes: B sequences, L positions, V states.
 """
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,12 +23,14 @@ from unmask.checkpoint.io import Checkpoint, load
 from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
+from unmask.data.tokenizer import Tokenizer
 from unmask.inference.ready import Ready, make_ready
 from unmask.models.denoiser import Denoiser, check_denoiser, states_of
+from unmask.models.dit.published import GPT2_STATES
 from unmask.models.family import config_to_json, family_of
 from unmask.plans.grids import make_grid
 from unmask.sampling.ancestral import ancestral
-from unmask.sampling.sample import start_run
+from unmask.sampling.sample import sample, start_run
 
 
 def sampler(
@@ -62,6 +67,8 @@ def sampler(
         raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
     cuda = place.type == "cuda"
     checkpoint = load(model) if model else Checkpoint(random_model(preset or "pocket"))
+    if checkpoint.tokenizer is None and checkpoint.model.vocab_size == GPT2_STATES:
+        checkpoint = replace(checkpoint, tokenizer=Tokenizer.load("gpt2"))
     check_denoiser(checkpoint.model)
     B = batch or (32 if cuda else 8)
     with torch.inference_mode():
@@ -93,7 +100,7 @@ class _Published:
     """The body and head as published: eager, under bf16 autocast on a GPU."""
 
     def __init__(self, model: Any, place: torch.device) -> None:
-        self.model = model.to(place).eval()
+        self.model = copy.deepcopy(model).to(place).eval()
         self.autocast = partial(torch.autocast, place.type, dtype=torch.bfloat16, enabled=place.type == "cuda")
 
     def features(self, z_BL: Tensor) -> Tensor:
@@ -137,6 +144,8 @@ def _measure(checkpoint: Checkpoint, body: Ready, B: int, plan: str, grids: list
         work()
         forwards = body.forwards - before
         rows.append(row("ours", measure(work, place, repeats=repeats), forwards, grid.steps))
+        call = partial(sample, checkpoint, B, plan=plan, grid=grid, batch=B, device=place.type, compile=body.compiled)
+        rows.append(row("a call of sample", measure(call, place, repeats=repeats), forwards, grid.steps))
     for name, engine in (("plain, our body", body), ("plain, eager body", published)):
         rows.append(row(name, measure(partial(_plain, engine, model, half_BL), place, repeats=repeats)))
     return rows
