@@ -27,10 +27,10 @@ from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Precision, make_ready, usual_batch
-from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks
-from unmask.metrics.score import Ratio, Score
+from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks, process_elbo_of, process_views
+from unmask.metrics.score import Ratio, Score, Unavailable
 from unmask.metrics.texts import Texts, check_same_tokenizer
-from unmask.models.denoiser import Denoiser, check_denoiser, is_causal
+from unmask.models.denoiser import Denoiser, check_denoiser, is_causal, states_of
 from unmask.plans.grids import Grid
 from unmask.plans.plan import Plan, by_threshold, choose_grid, make_plan
 from unmask.sampling.teacher_forcing import teacher_force
@@ -83,9 +83,11 @@ def nelbo(
     """
     if plans < 1:
         raise UserError(f"plans must be at least 1, not {plans}")
+    _check(checkpoint, texts, batch, causal=False)
+    if not checkpoint.process.by_plan:
+        raise Unavailable(f"the process {checkpoint.process.name} may change a token again: it has no N-step NELBO")
     plan = make_plan(plan)
     grid = choose_grid(plan, grid, steps, usual=8)
-    _check(checkpoint, texts, batch, causal=False)
     if grid.argmax_tail:
         raise UserError(
             "the mdlm grid fills its last positions by argmax, which gives real text no likelihood: "
@@ -101,8 +103,9 @@ def nelbo(
             numbers = [i + p * len(texts) for p in range(plans) for i in share]
             x_TL = texts.tokens_TL[share].repeat(plans, 1)
             forced = teacher_force(
-                body, x_TL, plan, grid, checkpoint.process.schedule, law=law, seed=seed, indices=numbers, rows=rows
-            )
+                body, x_TL, plan, grid, checkpoint.process.schedule, step_law=checkpoint.step_law, law=law, seed=seed,
+                indices=numbers, rows=rows,
+            )  # fmt: skip
             nll_T = -forced.log_q_TL.sum(1).view(plans, len(share)).mean(0)
             nfe_T = forced.nfe_T.double().view(plans, len(share)).mean(0)
             return torch.stack([nll_T, nfe_T], dim=1).tolist()
@@ -128,9 +131,10 @@ def elbo(
     precision: Precision = "auto",
     progress: Progress | None = None,
 ) -> Likelihood:
-    """The usual ELBO of a masked model, or the exact likelihood of a causal one, on held-out texts.
+    """The usual ELBO of a diffusion model, or the exact likelihood of a causal one, on held-out texts.
 
-    `masks` masked views of each text are taken, k masked positions stratified over its views and over texts. A causal
+    `masks` views of each text are taken; of a masked process, k masked positions stratified over its views and over
+    texts. A causal
     model is read in float32 whatever the precision: its likelihood is exact.
     """
     if masks < 1:
@@ -144,7 +148,9 @@ def elbo(
         else:
             body = make_ready(checkpoint.model, ranks.device, precision)
             model, used = body.model, body.precision
-        masked_PTL = order_agnostic_masks(T, L, stream(seed, "elbo"), views=masks)
+        noise, process = stream(seed, "elbo"), checkpoint.process
+        masked_PTL = order_agnostic_masks(T, L, noise, views=masks) if process.by_plan else torch.empty(0)
+        views = [] if process.by_plan else [process_views(process, states_of(model), T, L, noise) for _ in range(masks)]
         budget = 2**32 if ranks.device.type == "cuda" else 2**27
         rows = batch or max(1, budget // (4 * L * model.vocab_size))
 
@@ -154,7 +160,9 @@ def elbo(
             if causal:
                 nll_B = nll_of(model, x0_BL)
             else:
-                nll_B = torch.stack([elbo_of(model, x0_BL, masked_TL[share]) for masked_TL in masked_PTL]).mean(0)
+                terms = [elbo_of(model, x0_BL, masked_TL[share]) for masked_TL in masked_PTL]
+                terms += [process_elbo_of(model, process, x0_BL, *(part[share] for part in view)) for view in views]
+                nll_B = torch.stack(terms).mean(0)
             return nll_B.cpu().double()[:, None].tolist()
 
         nats_T = _shared(work, T, rows, ranks, progress)[:, 0]

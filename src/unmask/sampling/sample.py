@@ -126,9 +126,12 @@ def _plan_and_grid(
     return None, made
 
 
-def start_run(checkpoint: Checkpoint, ready: Ready, *, plan: str | Plan, grid: Grid, law: Law | None = None) -> Run:
+def start_run(
+    checkpoint: Checkpoint, ready: Ready, *, plan: str | Plan | None, grid: Grid, law: Law | None = None
+) -> Run:
     """The loop by itself on a model made ready before, for measurements."""
-    return Run(_How(checkpoint, make_plan(plan), grid, None, law or Law(), False, 0, checkpoint.step_law, None), ready)
+    made = None if plan is None else make_plan(plan)
+    return Run(_How(checkpoint, made, grid, None, law or Law(), False, 0, checkpoint.step_law, None), ready)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from unmask.sampling.causal import sample_causal
 from unmask.sampling.sample import sample
 from unmask.sampling.samples import Samples
 from unmask.studies.entries import Entry
-from unmask.studies.fingerprint import behaviour, causal_behaviour
+from unmask.studies.fingerprint import causal_behaviour
 from unmask.studies.measure import Measure
 from unmask.studies.plans_on_grids import PlanOnGrid
 from unmask.studies.results import Bound, Cell, Json
@@ -98,7 +98,7 @@ class Place:
         """What decides which texts are drawn, but for the noise."""
         if self.plan is None or self.steps is None:
             return [CAUSAL, self.temperature, causal_behaviour(self.temperature)]
-        does = behaviour(self.plan.plan, self.plan.at(self.steps), self.temperature)
+        does = self.plan.does(self.steps, self.temperature, self.entry.checkpoint)
         return [self.plan.law(self.steps), self.steps, self.temperature, does]
 
     def seed(self, seed: int) -> int:
@@ -193,7 +193,7 @@ class CellMaker:
         """NELBO on a plan in so many steps; without a plan, the ELBO."""
         what = f"{entry.name}, " + (f"NELBO, {plan.name}, {steps} steps" if plan else "ELBO")
         self.progress.say(what)
-        law = plan and [plan.law(steps), steps, behaviour(plan.plan, plan.at(steps), 1.0)]
+        law = plan and [plan.law(steps), steps, plan.does(steps, 1.0, entry.checkpoint)]
         place = [self.study.seed, self.study.precision, texts.record["sha256"], self.ranks.device.type]
         key = ["bound", entry.identity, law, *place]
         bound = self._find("", key, Bound.from_json)
@@ -202,7 +202,7 @@ class CellMaker:
                 found = elbo(entry.checkpoint, texts, masks=4, **self._how)
             else:
                 how = {**self._how, "compile": self.study.compile}
-                found = nelbo(entry.checkpoint, texts, steps, plan=plan.plan, grid=plan.at(steps), **how)
+                found = nelbo(entry.checkpoint, texts, steps, plan=plan.plan or "", grid=plan.at(steps), **how)
             scores = {name: getattr(found, name).plain() for name in ("per_token", "per_byte", "perplexity")}
             assert found.per_token.ratio is not None
             ratio, record = found.per_token.ratio.rounded(), found.per_token.record

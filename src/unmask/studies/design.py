@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from unmask.metrics.texts import Texts
 from unmask.studies.cells import CellMaker, Place
 from unmask.studies.entries import Entry
-from unmask.studies.plans_on_grids import PlanOnGrid
+from unmask.studies.plans_on_grids import EVERY, PlanOnGrid
 from unmask.studies.results import Bound, Cell
 
 COLDEST, HOTTEST = 0.4, 1.3  # beyond them nobody is a reference any more
@@ -53,6 +53,14 @@ class Design:
     def compares(self) -> bool:
         return bool(self.teachers and self.others)
 
+    def plans_of(self, entry: Entry) -> Sequence[PlanOnGrid]:
+        """The plans that were asked for, where its process goes by a plan."""
+        return self.plans if entry.checkpoint.process.by_plan else [EVERY]
+
+    @property
+    def every_plan(self) -> list[PlanOnGrid]:
+        return list(dict.fromkeys(plan for entry in self.teachers + self.others for plan in self.plans_of(entry)))
+
     def grid(self) -> list[Place]:
         """The cells that were asked for."""
         if not self.draws:
@@ -60,14 +68,14 @@ class Design:
         masked = [(entry, self.steps) for entry in self.others] + [(entry, self.control) for entry in self.teachers]
         found = [
             Place(entry, plan, n, t)
-            for entry, steps in masked for plan in self.plans for n in steps for t in self.temperatures
+            for entry, steps in masked for plan in self.plans_of(entry) for n in steps for t in self.temperatures
         ]  # fmt: skip
         causal = [entry for entry in self.entries if entry.role == "ar"]
         return found + [Place(entry, None, None, t) for entry in causal for t in self.temperatures]
 
     def bounds(self) -> list[tuple[Entry, PlanOnGrid | None, int]]:
         """Every model's ELBO; NELBO of every masked model on every plan in every number of steps."""
-        masked = [entry for entry in self.entries if entry.role != "ar"]
+        masked = [entry for entry in self.entries if entry.role != "ar" and entry.checkpoint.process.by_plan]
         usual: list[tuple[Entry, PlanOnGrid | None, int]] = [(entry, None, 0) for entry in self.entries]
         return usual + [(entry, plan, n) for entry in masked for plan in self.plans for n in self.steps]
 
@@ -78,13 +86,15 @@ class Design:
         cold, hot = min(self.temperatures) - COLDEST, HOTTEST - max(self.temperatures)
         rows = sum(max(0, math.ceil(round(width / STEP, 6))) for width in (cold, hot))
         meetings = len(self.others) * len(self.steps)
-        return len(self.plans) * (rows * len(self.others) * len(self.steps) + (rows + meetings) * len(self.control))
+        return len(self.every_plan) * (
+            rows * len(self.others) * len(self.steps) + (rows + meetings) * len(self.control)
+        )
 
     def make(self, maker: CellMaker, real: Cell | None) -> list[Cell]:
         """All cells; `real` is that of held-out text."""
         cells = [maker.cell(place) for place in self.grid()]
         if self.brackets:
-            for plan in self.plans:
+            for plan in self.every_plan:
                 cells += self._bracketed(maker, plan, cells, [] if real is None else [real])
         return cells
 
@@ -93,12 +103,14 @@ class Design:
 
     def _bracketed(self, maker: CellMaker, plan: PlanOnGrid, cells: Sequence[Cell], real: list[Cell]) -> list[Cell]:
         """More temperatures on one plan."""
-        teacher = self.teachers[0]
+        teacher, others = self.teachers[0], [entry for entry in self.others if plan in self.plans_of(entry)]
+        if plan not in self.plans_of(teacher):
+            return []
         mine = [cell for cell in cells if cell.plan == plan.name]
         more: list[Cell] = []
-        for entry in self.others:
+        for entry in others:
             more += self._beyond(maker, entry, plan, self.steps, mine, real)
-        names = {entry.name for entry in self.others}
+        names = {entry.name for entry in others}
         students = [cell for cell in mine if cell.model in names and cell.temperature == max(self.temperatures)]
         more += self._beyond(maker, teacher, plan, self.control, mine, students + real)
         path = [cell for cell in [*mine, *more] if cell.model == teacher.name]

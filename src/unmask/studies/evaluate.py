@@ -171,6 +171,11 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str]) -> Design:
     if study.control_steps and not design.others and design.draws and not study.quick:
         notes.append(NOT_COMPARED)
     notes += fitted_for_others(plans, steps[0])
+    for entry in entries:
+        if not entry.checkpoint.process.by_plan:
+            name = entry.checkpoint.process.name
+            notes.append(f"{entry.name}: the process {name} draws every position at every step, so --plans did nothing "
+                         "for it; no N-step NELBO is known of it.")  # fmt: skip
     brackets = study.bracket and study.judge is not None and design.draws and design.compares
     return Design(entries, plans, steps, control, temperatures, brackets, design.draws)
 
@@ -209,7 +214,7 @@ def _settings(study: Study, design: Design, length: int, held: Texts | None) -> 
     """What a report and a merge look up, as it was really run."""
     asked = {name: item for name, item in vars(study).items() if not name.startswith("judge")}
     run = {
-        "steps": list(design.steps), "plans": [plan.name for plan in design.plans], "length": length,
+        "steps": list(design.steps), "plans": [plan.name for plan in design.every_plan], "length": length,
         "temperatures": list(design.temperatures), "control_steps": list(design.control_steps),
         "data": None if study.data is None else str(study.data), "split": held and held.record["split"],
     }  # fmt: skip

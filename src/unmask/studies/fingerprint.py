@@ -17,9 +17,11 @@ from unmask.core.hashing import key_of
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law
 from unmask.inference.ready import make_ready
+from unmask.inference.step_law import Factorised, StepLaw
 from unmask.models.dit.network import DiT
 from unmask.models.family import family_of
 from unmask.plans.grids import Grid
+from unmask.processes import Process
 from unmask.sampling.causal import draw_texts
 from unmask.sampling.sample import start_run
 from unmask.theory.oracle import Enumerated, sticky
@@ -27,13 +29,41 @@ from unmask.theory.oracle import Enumerated, sticky
 TEXTS, CPU = 4, torch.device("cpu")
 
 
+class _Table:
+    """A denoiser of lines of 6 tokens in 4 states: each looks at itself and at its left neighbour."""
+
+    vocab_size, length = 4, 6
+
+    def __init__(self, masked: bool) -> None:
+        self.mask_id = 3 if masked else None
+
+    def features(self, z: Tensor, time: Tensor | None = None) -> Tensor:
+        table_VV = torch.linspace(-1, 2, 16, dtype=torch.float64).view(4, 4).sin()
+        return table_VV[z] + 0.5 * table_VV.T[z.roll(1, -1)]
+
+    def logits(self, h: Tensor) -> Tensor:
+        return h
+
+
 @cache
-def behaviour(plan: str, grid: Grid, temperature: float) -> str:
-    """Of the masked sampler: an exact denoiser of lines of 6 tokens, in float64."""
-    model = Enumerated(sticky(length=6, tokens=3))
-    run = start_run(Checkpoint(model), make_ready(model, CPU), plan=plan, grid=grid, law=Law(temperature))
-    rows = run.batch(list(range(TEXTS)), torch.full((TEXTS, model.length), -1))
-    return _key(torch.stack([row.tokens_L for row in rows]), torch.stack([row.log_q_L for row in rows]), digits=9)
+def behaviour(
+    plan: str | None, grid: Grid, temperature: float, process: Process, step_law: StepLaw, masked: bool
+) -> str:
+    """Of the sampler: where it goes by a plan with an exact denoiser of lines of 6 tokens, in float64."""
+    model = Enumerated(sticky(length=6, tokens=3)) if process.by_plan else _Table(masked)
+
+    def draw(law: StepLaw) -> str:
+        tiny = Checkpoint(model, process=process, step_law=law)
+        run = start_run(tiny, make_ready(model, CPU), plan=plan, grid=grid, law=Law(temperature))
+        rows = run.batch(list(range(TEXTS)), torch.full((TEXTS, model.length), -1))
+        return _key(torch.stack([row.tokens_L for row in rows]), torch.stack([row.log_q_L for row in rows]), digits=9)
+
+    try:
+        return draw(step_law)
+    except Exception:
+        if isinstance(step_law, Factorised):
+            raise
+        return draw(Factorised())  # a law that reads a network's own features is known by its settings alone
 
 
 @cache
@@ -43,7 +73,7 @@ def causal_behaviour(temperature: float) -> str:
     generator = stream(0, "fingerprint")
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
     family = family_of(model)
     network = family.causal_copy(model, torch.float32, CPU)
     with torch.inference_mode():

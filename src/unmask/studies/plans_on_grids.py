@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.hashing import key_of
 from unmask.core.streams import stream
 from unmask.plans.grids import GRID_NAMES, Grid, fitted_for_another, make_grid, steps_in, usual_grid
 from unmask.plans.plan import make_plan
 from unmask.processes.schedule import LogLinear
+from unmask.studies.fingerprint import behaviour
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class PlanOnGrid:
     """`name` is what cells and tables call it."""
 
     name: str
-    plan: str
+    plan: str | None  # None: every position at every step, of a process that goes by no plan
     grid: str
 
     def at(self, steps: int | None) -> Grid:
@@ -40,8 +42,17 @@ class PlanOnGrid:
 
     def law(self, steps: int) -> dict[str, Any]:
         """Which law this is: the plan and the times, whatever they are called and wherever a file lies."""
-        grid, plan = self.at(steps), make_plan(self.plan)
-        return {"plan": plan.to_json(), "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
+        grid = self.at(steps)
+        plan = None if self.plan is None else make_plan(self.plan).to_json()
+        return {"plan": plan, "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
+
+    def does(self, steps: int, temperature: float, checkpoint: Checkpoint) -> str:
+        """What the sampler does on it, as a key."""
+        how = checkpoint.process, checkpoint.step_law, checkpoint.model.mask_id is not None
+        return behaviour(self.plan, self.at(steps), temperature, *how)  # type: ignore[arg-type]
+
+
+EVERY = PlanOnGrid("every position", None, "uniform")
 
 
 def plans_on_grids(names: Sequence[str], steps: Sequence[int]) -> list[PlanOnGrid]:
@@ -67,12 +78,12 @@ def _try(one: PlanOnGrid, steps: int | None) -> None:
     blank_12 = torch.ones(1, 2, dtype=torch.bool)
     grid = one.at(steps)
     try:
-        make_plan(one.plan).assign(blank_12, grid, LogLinear(), [stream(0, "try")])
+        make_plan(one.plan or "").assign(blank_12, grid, LogLinear(), [stream(0, "try")])
     except UserError as error:
         raise UserError(f"the plan {one.name}: {error}") from error
 
 
 def fitted_for_others(plans: Sequence[PlanOnGrid], steps: int) -> list[str]:
     """A sentence for each plan whose grid was fitted for another plan."""
-    found = [fitted_for_another(one.at(steps), one.plan, one.name) for one in plans]
+    found = [fitted_for_another(one.at(steps), one.plan, one.name) for one in plans if one.plan]
     return [sentence for sentence in found if sentence]

@@ -215,12 +215,10 @@ def _diversity(results: Results) -> list[str]:
         if about["role"] == "parrot":
             said += [_parrot(results, cell) for cell in cells]
         elif wrong:
-            first = f", {wrong[0].steps} steps" if wrong[0].steps else ""
-            where = f"{wrong[0].plan}{first}, T = {wrong[0].temperature:g}" if wrong[0].plan else "all its texts"
-            said.append(
-                f"{name} looks wrong across samples in {len(wrong)} of {len(cells)} cells, first in ({where}): "
-                f"{'; '.join(wrong[0].suspicions)}."
-            )
+            steps = f", {wrong[0].steps} steps" if wrong[0].steps else ""
+            first = f"first in ({wrong[0].plan}{steps}, T = {wrong[0].temperature:g})" if wrong[0].plan else ""
+            where = f" in {len(wrong)} of {len(cells)} cells, {first}" if first else ""
+            said.append(f"{name} looks wrong across samples{where}: {'; '.join(wrong[0].suspicions)}.")
     return said
 
 

@@ -1,0 +1,86 @@
+"""Kept cells are found by what the sampler does: whatever changes its law changes their key."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.inference import categorical
+from unmask.plans import plan as plans
+from unmask.plans.grids import make_grid
+from unmask.processes import Masked
+from unmask.processes.schedule import Cosine
+from unmask.studies import fingerprint
+from unmask.studies.plans_on_grids import EVERY, plans_on_grids
+from unmask.theory.oracle import Enumerated, sticky
+
+CHECKPOINT = Checkpoint(Enumerated(sticky(length=4, tokens=2)))
+
+
+def keys(temperature: float = 1.0, steps: int = 3) -> dict[str, str]:
+    """Of every plan, drawn anew."""
+    fingerprint.behaviour.cache_clear()
+    names = ["iid", "golden", "confidence", "left_to_right", "blocks", "iid@cosine"]
+    found = {one.name: one.does(steps, temperature, CHECKPOINT) for one in plans_on_grids(names, [steps])}
+    fingerprint.behaviour.cache_clear()
+    return found
+
+
+def test_the_same_law_has_the_same_key_and_another_another() -> None:
+    first = keys()
+    assert first == keys()
+    assert len({first[name] for name in ("iid", "golden", "confidence", "iid@cosine")}) == 4
+    for other in (keys(temperature=0.9), keys(steps=2)):
+        assert not set(first.values()) & set(other.values())
+    (iid,) = plans_on_grids(["iid"], [3])
+    assert iid.does(3, 1.0, dataclasses.replace(CHECKPOINT, process=Masked(Cosine()))) != first["iid"]
+
+
+def test_a_change_of_the_draw_changes_every_key(monkeypatch) -> None:
+    before, draw = keys(), categorical.draw
+    monkeypatch.setattr(categorical, "draw", lambda logits, uniform, *rest: draw(logits, 1 - uniform, *rest))
+    after = keys()
+    assert all(after[name] != key for name, key in before.items())
+    monkeypatch.undo()
+    assert keys() == before
+
+
+def test_log_q_counts_too(monkeypatch) -> None:
+    before, draw = keys(), categorical.draw
+
+    def off(*given):
+        drawn = draw(*given)
+        return dataclasses.replace(drawn, log_q_M=drawn.log_q_M - 1e-3)
+
+    monkeypatch.setattr(categorical, "draw", off)
+    assert all(keys()[name] != key for name, key in before.items())
+
+
+def test_a_change_of_one_plans_law_changes_its_key_alone(monkeypatch) -> None:
+    before, confidence = keys(), plans.Confidence.confidence
+    monkeypatch.setattr(plans.Confidence, "confidence", lambda self, log_p_MV: -confidence(self, log_p_MV))
+    after = keys()
+    assert {name for name in before if before[name] != after[name]} == {"confidence"}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.8, 0.4])
+def test_the_causal_sampler_has_one_too(monkeypatch, temperature) -> None:
+    fingerprint.causal_behaviour.cache_clear()
+    before, draw = fingerprint.causal_behaviour(temperature), categorical.draw
+    monkeypatch.setattr(categorical, "draw", lambda logits, uniform, *rest: draw(logits, 1 - uniform, *rest))
+    fingerprint.causal_behaviour.cache_clear()
+    assert fingerprint.causal_behaviour(temperature) != before
+    fingerprint.causal_behaviour.cache_clear()
+
+
+def test_it_takes_no_time_and_is_made_once() -> None:
+    keys()
+    start = time.perf_counter()
+    for _ in range(100):
+        EVERY.at(4)
+        fingerprint.behaviour("golden", make_grid("rank", 4), 1.0, CHECKPOINT.process, CHECKPOINT.step_law, True)
+    assert fingerprint.behaviour.cache_info().misses <= 1
+    assert time.perf_counter() - start < 5

@@ -1,0 +1,42 @@
+"""A process that goes by no plan: what it cannot have is left out and said, and the rest is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from unmask.processes import Masked
+from unmask.studies.evaluate import evaluate
+
+
+@dataclass(frozen=True)
+class Resampled(Masked):
+    """Masked diffusion drawn as a chain of posteriors: every position at every step."""
+
+    name: ClassVar[str] = "resampled"
+    by_plan: ClassVar[bool] = False
+
+
+def test_it_is_drawn_and_scored_and_its_missing_scores_are_said(scene, network, tmp_path) -> None:
+    models, data, tokenizer = scene
+    teacher = models["teacher"]
+    pair = {"teacher": teacher, "other": replace(teacher, process=Resampled(teacher.process.schedule))}
+    judge = network(tokenizer, 3, causal=True)
+    results = evaluate(
+        pair, steps=[4], plans=["golden"], temperatures=[1.0], control_steps=[4], n=8, judge=judge, data=data,
+        device="cpu", out=tmp_path, bracket=False,
+    )  # fmt: skip
+    (cell,) = results.where(model="other")
+    assert (cell.plan, cell.nfe) == ("every position", 4)
+    assert {"gen_ppl", "entropy", "self_bleu"} <= cell.scores.keys()
+    assert not {"path_gap", "judge_nll", "sampler_entropy"} & cell.scores.keys()
+    assert "no log q" in cell.absent["path_gap"]
+    assert "path_gap" in results.one(model="teacher").scores
+    said = " ".join(results.notes)
+    assert "No path_gap of other: the sampler gives these texts no log q" in said
+    assert "the process resampled draws every position at every step" in said
+    bounds = {(bound.model, bound.plan) for bound in results.bounds}
+    assert bounds == {("teacher", None), ("teacher", "golden"), ("other", None)}
+    elbo, other = (next(b for b in results.bounds if b.model == m and b.plan is None) for m in pair)
+    both = elbo.scores["per_token"]["value"], other.scores["per_token"]["value"]
+    assert abs(both[0] - both[1]) < 4 * (elbo.scores["per_token"]["stderr"] + other.scores["per_token"]["stderr"])
