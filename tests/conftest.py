@@ -23,7 +23,7 @@ def _write_corpus(folder: Path, train: np.ndarray, validation: np.ndarray, size:
     from unmask.data.tokenizer import EOS, Tokenizer
 
     words = {**{chr(ord("a") + i): i for i in range(size - 1)}, EOS: size - 1}
-    tokenizer = Tokenizer.from_json(tokenizers.Tokenizer(tokenizers.models.WordLevel(words, EOS)).to_str(), "letters")
+    tokenizer = Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel(words, EOS)).to_str(), "letters")
     folder.mkdir(parents=True)
     (folder / "tokenizer.json").write_text(tokenizer.to_json())
     splits = {}

@@ -31,7 +31,7 @@ def _letters(size: int) -> Tokenizer:
     words = {**{chr(ord("a") + i): i for i in range(size - 1)}, EOS: size - 1}
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, EOS))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    return Tokenizer.from_json(inner.to_str(), f"letters-{size}")
+    return Tokenizer(inner.to_str(), f"letters-{size}")
 
 
 @pytest.fixture(scope="session")

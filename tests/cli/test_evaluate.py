@@ -36,7 +36,7 @@ def place(tmp_path_factory) -> Path:
     words = {**{chr(ord("a") + i): i for i in range(SIZE - 1)}, EOS: SIZE - 1}
     inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, EOS))
     inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer = Tokenizer.from_json(inner.to_str(), "letters")
+    tokenizer = Tokenizer(inner.to_str(), "letters")
     for seed, name in enumerate(("teacher", "student", "judge")):
         save(_network(tokenizer, seed, causal=name == "judge"), folder / name)
     ids = torch.randint(SIZE - 1, (20 * LENGTH,), generator=stream(0, "text")).tolist()

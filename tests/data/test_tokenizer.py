@@ -63,7 +63,7 @@ def test_the_hash_names_the_tokenizer_and_not_its_spelling(tmp_path: Path, small
         assert again.name == tmp_path.name
     changed = json.loads(spread_out)
     changed["model"]["merges"].pop()
-    assert Tokenizer.from_json(json.dumps(changed)).hash != small.hash
+    assert Tokenizer(json.dumps(changed)).hash != small.hash
 
 
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path, small: Tokenizer) -> None:
@@ -77,7 +77,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, small: Tokenizer) -> No
     endless["added_tokens"] = []
     del endless["model"]["vocab"]["<|endoftext|>"]
     with pytest.raises(UserError, match="end-of-document"):
-        Tokenizer.from_json(json.dumps(endless))
+        Tokenizer(json.dumps(endless))
     with pytest.raises(UserError, match="257"):
         Tokenizer.train(["text"], 256)
 

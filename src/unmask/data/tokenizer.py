@@ -48,9 +48,9 @@ def check_size(size: int) -> None:
 
 
 class Tokenizer:
-    """A tokenizer with an end-of-document token. Make one with `load`, `read` or `train`."""
+    """A tokenizer with an end-of-document token, of the text of a tokenizer.json; also made by `load` and `train`."""
 
-    def __init__(self, text: str, name: str) -> None:
+    def __init__(self, text: str, name: str = "custom") -> None:
         self.name = name
         # one spelling for equal JSON, so that the hash does not depend on layout or on the library's version
         self._json = json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -71,11 +71,6 @@ class Tokenizer:
         """A tokenizer from a tokenizer.json."""
         with reading(path, "tokenizer", "give a valid tokenizer.json"):
             return cls(path.read_text(encoding="utf-8"), name)
-
-    @classmethod
-    def from_json(cls, text: str, name: str = "custom") -> Tokenizer:
-        """A tokenizer from the text of a tokenizer.json."""
-        return cls(text, name)
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Tokenizer:
