@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from unmask.models.parameters import emptied, filled, trainable
+from unmask.models.family import trainable
+from unmask.models.parameters import emptied, filled, tensors_of
 
 
 class Tied(nn.Module):
@@ -39,4 +40,6 @@ def test_a_copy_holds_the_given_tensors_and_keeps_ties():
         model.embedding.weight += 1
     assert not torch.equal(copy(z), expected)
     assert torch.equal(copy(z), model(z))
+    assert tensors_of(copy).keys() == dict(model.named_parameters()).keys() | {"table"}
+    assert filled(empty, {**tensors_of(copy), "table": torch.ones(4)}).table.tolist() == [1] * 4
     assert emptied(copy).table.tolist() == [0, 1, 2, 3]

@@ -101,11 +101,11 @@ def test_the_log_is_cut_after_the_restored_step_and_a_torn_line_is_dropped():
 
 
 def test_a_diff_names_what_changed_and_leaves_out_what_may():
-    old = {"trainer": {"lr": 0.1, "log_every": 1}, "objective": {"name": "mdlm", "schedule": {"name": "cosine"}}}
+    old = {"trainer": {"lr": 0.1, "log_every": 1}, "objective": {"name": "mdlm", "schedule": "cosine"}}
     new = {"trainer": {"lr": 0.2, "log_every": 9}, "objective": {"name": "ar"}}
     assert differences(old, new, {"trainer.log_every"}) == [
         "objective.name mdlm -> ar",
-        "objective.process.schedule.name cosine -> (not set)",
+        "objective.schedule cosine -> (not set)",
         "trainer.lr 0.1 -> 0.2",
     ]
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM save a state and leave; a run with frozen weights; a finished run that is made longer."""
+"""Ctrl-C and SIGTERM save a state and leave; a finished run that is made longer."""
 
 import copy
 import os
@@ -6,7 +6,6 @@ import signal
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tests.training.runs import weights
 
 from unmask.checkpoint.io import load
@@ -91,38 +90,3 @@ def test_with_a_decay_it_warns_in_one_line(model, trainer, corpus, capsys):
     assert len(warned) == 1
     assert "steps 4 -> 8: the linear decay now ends at step 8" in warned[0]
     assert done.provenance["step"] == 8
-
-
-# --- frozen weights --------------------------------------------------------------------------------------------------
-
-
-def frozen(model: DiT) -> DiT:
-    """Only the last block is trained; the rest stays as it is, in bfloat16."""
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    model.to(torch.bfloat16).requires_grad_(False)
-    model.blocks[-1].float().requires_grad_(True)
-    return model
-
-
-def test_weights_that_are_not_trained_are_not_touched_averaged_or_saved(model, trainer, corpus, tmp_path):
-    whole = copy.deepcopy(frozen(model))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    options = {"precision": "fp32", "ema": 0.5}
-    with torch.autocast("cpu", torch.bfloat16):
-        done = trainer(**options, steps=4).fit(model, MDLM(), corpus)
-        state = load_file(next((tmp_path / "run/state/step-00000004").glob("*.safetensors")))
-        names = {f"blocks.1.{name}" for name, _ in model.blocks[1].named_parameters()}
-        kinds = ("weight", "ema", "adam.m", "adam.v", "adam.n")
-        assert state.keys() == {f"{kind}.{name}" for kind in kinds for name in names}
-        for name, value in model.state_dict().items():
-            same = torch.equal(value, before[name])
-            assert same == (name not in names), name
-            assert value.dtype == before[name].dtype
-        built = dict(done.model.named_parameters())
-        for name, parameter in model.named_parameters():  # one tensor for both
-            assert (built[name].data_ptr() == parameter.data_ptr()) == (name not in names)
-
-        resumed = trainer(**options, steps=8).fit(model, MDLM(), corpus)
-        straight = trainer(**options, steps=8, out=tmp_path / "straight").fit(whole, MDLM(), corpus)
-    assert torch.equal(weights(resumed.model.float()), weights(straight.model.float()))

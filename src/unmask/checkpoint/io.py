@@ -1,9 +1,9 @@
 """Save and load checkpoints: our own format, and published ones through their family.
 
 Our format is a folder: config.json (family, shape, process, step law, the sha256 of every other file),
-model.safetensors (the EMA, or the only weights), optionally raw.safetensors, tokenizer.json, provenance.json. It is
-written elsewhere and renamed, so a reader finds a whole checkpoint or the one before it; on loading every hash is
-checked.
+model.safetensors (the EMA, or the only weights), optionally raw.safetensors (of the parameters that were trained),
+tokenizer.json, provenance.json. It is written elsewhere and renamed, so a reader finds a whole checkpoint or the one
+before it; on loading every hash is checked.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from unmask.inference.step_law import STEP_LAWS, Factorised, StepLaw, make_step_
 from unmask.models.denoiser import Denoiser
 from unmask.models.dit.published import GPT2_STATES, LOADABLE
 from unmask.models.family import FAMILIES, assemble, config_to_json, family_named, family_of, plain
+from unmask.models.parameters import tensors_of
 from unmask.processes import PROCESSES, Masked, Process, process_named
 from unmask.processes.process import process_to_json
 
@@ -92,7 +93,7 @@ def save(
     Args:
         checkpoint: its model holds the weights to use (the EMA, if there is one)
         folder: where to
-        raw: the raw weights (a state dict) beside an EMA
+        raw: the raw weights beside an EMA, of those parameters that have one
         dtype: store the weights in this floating-point type (bfloat16 halves the size)
     """
     model, family = plain(checkpoint.model), family_of(checkpoint.model)
@@ -103,7 +104,7 @@ def save(
     folder = Path(folder)
     refuse_to_replace(folder)
     with fresh_folder(folder) as fresh:
-        write_tensors(fresh / FILES["ema"], model.state_dict(), dtype)
+        write_tensors(fresh / FILES["ema"], tensors_of(model), dtype)
         if raw is not None:
             write_tensors(fresh / FILES["raw"], raw, dtype)
         if checkpoint.tokenizer is not None:
@@ -218,7 +219,7 @@ def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "
     if FILES[weights] not in files:
         raise _one_set(folder)
     for name, digest in files.items():
-        if name != FILES["ema" if weights == "raw" else "raw"]:
+        if weights == "raw" or name != FILES["raw"]:
             _check_file(folder / name, digest)
     tokenizer = None
     if "tokenizer.json" in files:
@@ -233,7 +234,10 @@ def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "
         if name not in known:
             raise UserError(f"{folder} needs the {what} {name!r}: name the plug-in that has it, with --plugin")
     family = family_named(config["family"])
-    model = _model(family.name, family.config(**config["model"]), read_tensors(folder / FILES[weights]), folder)
+    tensors = read_tensors(folder / FILES["ema"])
+    if weights == "raw":
+        tensors |= read_tensors(folder / FILES["raw"])
+    model = _model(family.name, family.config(**config["model"]), tensors, folder)
     process = process_named(**config["process"])
     law = make_step_law(step_law.pop("name"), **step_law)
     return Checkpoint(model, process, tokenizer, provenance, law)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from unmask.models.parameters import trainable
+from unmask.models.family import trainable
 
 
 class EMA:

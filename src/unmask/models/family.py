@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.errors import UserError, unknown
+from unmask.models.parameters import filled, tensors_of
 
 
 class Family:
@@ -157,6 +158,11 @@ def changed_preset(presets: Mapping[str, Any], name: str, **overrides: Any) -> A
     return dataclasses.replace(presets[name], **overrides)
 
 
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that training changes, averages and saves, by name: those that the family calls trainable."""
+    return family_of(model).trainable(model)
+
+
 def as_student(model: Any) -> Any:
     """A copy to train: what is trained is its own, what is frozen is the model's own."""
     inner = plain(model)
@@ -175,7 +181,7 @@ def assemble(family: Family, config: Any, weights: Mapping[str, Tensor], where: 
             raise UserError(f"{where} does not fit its config: {name} = {value}, and there are {most} numbers in all")
     with torch.device("meta"):
         model = family.build(config)
-    expected = model.state_dict()
+    expected = tensors_of(model)
     for name in sorted(expected.keys() | weights.keys()):
         if name not in weights:
             raise UserError(f"{where} is incomplete: the tensor {name!r} is missing")
@@ -186,6 +192,6 @@ def assemble(family: Family, config: Any, weights: Mapping[str, Tensor], where: 
                 f"{where} does not fit its config: {name!r} has shape {tuple(weights[name].shape)}, "
                 f"not {tuple(expected[name].shape)}"
             )
-    model.load_state_dict(dict(weights), assign=True)  # Module.to_empty would import sympy: 0.7 s of a cold start
+    model = filled(model, weights)  # Module.to_empty would import sympy: 0.7 s of a cold start
     family.settle(model)
     return model

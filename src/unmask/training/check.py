@@ -11,7 +11,7 @@ from unmask.core.errors import UserError, unknown
 from unmask.core.ranks import Ranks
 from unmask.data.loader import Loader
 from unmask.models.denoiser import is_causal
-from unmask.models.parameters import trainable
+from unmask.models.family import trainable
 from unmask.objectives.ar import AR
 from unmask.objectives.base import Objective
 from unmask.training.distributed import Kind

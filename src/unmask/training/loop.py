@@ -345,7 +345,7 @@ class Run:
         model, tokenizer = self.student.built("ema"), self.data.tokenizer
         checkpoint = Checkpoint(model, self._process, tokenizer, about, self._step_law)
         if path is not None:
-            raw = self.student.weights("raw")
+            raw = self.student.trained("raw")
             self.ranks.on_first(lambda: save(checkpoint, path, raw=raw))
         return checkpoint
 

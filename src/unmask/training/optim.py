@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from unmask.models.parameters import trainable
+from unmask.models.family import trainable
 
 Decay = Literal["constant", "cosine", "linear"]
 

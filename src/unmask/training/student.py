@@ -14,8 +14,8 @@ from torch import Tensor
 
 from unmask.core.ranks import Ranks
 from unmask.models.ema import EMA
-from unmask.models.family import family_of
-from unmask.models.parameters import emptied, filled, trainable
+from unmask.models.family import family_of, trainable
+from unmask.models.parameters import emptied, filled
 from unmask.training.distributed import is_sharded, total_norm, whole, wrap
 from unmask.training.optim import adamw, clipped_scale, moments, step_with
 
@@ -29,8 +29,11 @@ class Student:
     """The model, and all that changes with it."""
 
     def __init__(self, model: Any, trainer: Trainer, ranks: Ranks) -> None:
-        for value in trainable(model).values():  # a step is smaller than what bf16 can tell apart
-            value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))
+        trained = trainable(model)
+        model.requires_grad_(False)
+        for value in trained.values():
+            value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))  # bf16 would lose small steps
+            value.requires_grad_(True)
         self.model, self.ranks, self.clip = model.to(ranks.device).train(), ranks, trainer.clip
         self._empty = emptied(model)
         if trainer.compile:
@@ -61,24 +64,20 @@ class Student:
         adam = {f"adam.{name}": tensor for name, tensor in moments(self.model, self.optimiser).items()}
         return weights | average | adam
 
-    def weights(self, kind: Weights) -> dict[str, Tensor]:
-        """All parameters, the trained ones raw or averaged; sharded ones are put together on the CPU.
-
-        All processes call this together.
-        """
-        found: dict[str, Tensor] = dict(self.model.named_parameters())
-        if kind == "ema":
-            found |= self.ema.shadow
-        return {
-            name: whole(tensor.detach()).cpu() if is_sharded(tensor) else tensor.detach()
-            for name, tensor in found.items()
-        }
+    def trained(self, kind: Weights) -> dict[str, Tensor]:
+        """The trained parameters, raw or averaged. All processes call this together."""
+        found: dict[str, Tensor] = self.ema.shadow if kind == "ema" else dict(trainable(self.model))
+        return {name: _gathered(tensor) for name, tensor in found.items()}
 
     def built(self, kind: Weights) -> Any:
         """The model by itself, in eval mode. It shares the run's tensors where they are whole: use it, or copy it,
         before the next step. All processes call this together.
         """
-        weights = self.weights(kind)
+        trained = self.trained(kind)
+        weights = {
+            name: trained[name].to(value.dtype) if name in trained else _gathered(value)
+            for name, value in self.model.named_parameters()
+        }
         return filled(self._empty, weights).to(next(iter(weights.values())).device).eval()
 
     @contextmanager
@@ -95,3 +94,8 @@ class Student:
                 for name, parameter in trainable(self.model).items():
                     parameter.copy_(raw[name])
             self.model.train()
+
+
+def _gathered(tensor: Tensor) -> Tensor:
+    """A tensor as it is, or put together on the CPU where it is sharded."""
+    return whole(tensor.detach()).cpu() if is_sharded(tensor) else tensor.detach()
