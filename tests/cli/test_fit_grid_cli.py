@@ -18,7 +18,7 @@ from unmask.metrics.texts import held_out
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import make_grid, read_grid
 from unmask.sampling.sample import sample
-from unmask.studies.fit_grid import Worth, fit_grid
+from unmask.studies.fit_grid import Worth, fit_on
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_its_errors_are_those_of_the_documents_of_all_folders(place, write_corpu
     letters = np.random.default_rng(2).integers(5, size=(12, 64))
     letters[:, -1] = 5  # the end of a document
     x_TL = torch.from_numpy(letters).view(48, 16)
-    expected = fit_grid(load(place / "model"), x_TL, 4, document_T=torch.arange(48) // 4, device="cpu").to_json()
+    expected = fit_on(load(place / "model"), x_TL, 4, document_T=torch.arange(48) // 4, device="cpu").to_json()
     write_corpus(tmp_path / "whole", letters.flatten(), letters.flatten(), 6)
     write_corpus(tmp_path / "first", letters.flatten(), letters[:5].flatten(), 6)
     write_corpus(tmp_path / "rest", letters.flatten(), letters[5:].flatten(), 6)

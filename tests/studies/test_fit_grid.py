@@ -22,7 +22,7 @@ from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.studies import fit_grid as module
-from unmask.studies.fit_grid import choose_levels, fit_grid
+from unmask.studies.fit_grid import choose_levels, fit_on
 from unmask.theory.oracle import Enumerated, topic
 
 CPU = torch.device("cpu")
@@ -92,7 +92,7 @@ def test_no_grid_is_better(plan, levels):
         counts = [sum(a <= level < b for level in level_L) for a, b in itertools.pairwise(edges)]
         return nelbo_of(model, x_TL[i], order, counts)
 
-    fitted = fit_grid(Checkpoint(model), x_TL, N, plan=plan, levels=levels, seed=4, device="cpu", batch=5)
+    fitted = fit_on(Checkpoint(model), x_TL, N, plan=plan, levels=levels, seed=4, device="cpu", batch=5)
     for steps in [N] if plan == "stride" else range(1, N + 1):  # `stride` is made for one number of steps
         every = {
             (0, *inner, levels): cost((0, *inner, levels), steps)
@@ -111,7 +111,7 @@ def test_the_price_of_a_path_is_the_nelbo_of_its_grid(plan):
     model = Crooked(50)
     x_TL = texts(model, 8)
     for levels, steps in [(37, 5), (50, 7), (9, 9)]:
-        fitted = fit_grid(
+        fitted = fit_on(
             Checkpoint(model, Masked(Cosine())), x_TL, steps, plan=plan, levels=levels, seed=1, device="cpu"
         )
         forced = teacher_force(make_ready(model, CPU), x_TL[:4], make_plan(plan), fitted.grid, Cosine(), seed=1)
@@ -121,7 +121,7 @@ def test_the_price_of_a_path_is_the_nelbo_of_its_grid(plan):
 def test_its_worth_is_measured_on_the_other_half():
     model = Crooked(16)
     x_TL = texts(model, 12)
-    fitted = fit_grid(Checkpoint(model), x_TL, 4, plan="iid", seed=2, device="cpu")
+    fitted = fit_on(Checkpoint(model), x_TL, 4, plan="iid", seed=2, device="cpu")
     nats = {}
     for name, grid in {"fitted": fitted.grid, "rank": "rank", "cosine": "cosine"}.items():
         forced = teacher_force(
@@ -138,7 +138,7 @@ def test_its_worth_is_measured_on_the_other_half():
         assert sum(worth.tokens_a_step) == pytest.approx(16)
     assert fitted.worth["rank"].tokens_a_step == (4, 4, 4, 4)
     others = torch.cat([x_TL[:6], texts(model, 6, seed=9)])
-    again = fit_grid(Checkpoint(model), others, 4, plan="iid", seed=2, device="cpu")
+    again = fit_on(Checkpoint(model), others, 4, plan="iid", seed=2, device="cpu")
     assert again.paths == fitted.paths
     assert again.worth["fitted"].nelbo != fitted.worth["fitted"].nelbo
 
@@ -150,7 +150,7 @@ def test_its_errors_are_those_of_documents(known):
     once_DL = texts(model, 16)
     x_TL = once_DL.repeat_interleave(4, dim=0)
     document_T = torch.arange(16).repeat_interleave(4) if known else None
-    fitted = fit_grid(Checkpoint(model), x_TL, 4, document_T=document_T, plan="left_to_right", device="cpu")
+    fitted = fit_on(Checkpoint(model), x_TL, 4, document_T=document_T, plan="left_to_right", device="cpu")
     assert fitted.record["texts"]["clusters"] == 8
     nats = {
         name: teacher_force(
@@ -169,13 +169,13 @@ def test_a_gain_where_there_is_one_and_none_where_there_is_none():
     """Once the topic is known the tokens are independent: few first, then all the rest."""
     source = Enumerated(topic(length=8, keep=0.9))
     x_TL = source.draw(400, stream(0, "topic"))
-    fitted = fit_grid(Checkpoint(source), x_TL, 3, plan="permutation", device="cpu", batch=256)
+    fitted = fit_on(Checkpoint(source), x_TL, 3, plan="permutation", device="cpu", batch=256)
     assert fitted.worth["fitted"].tokens_a_step == (1, 2, 5)
     for rival in ("rank", "cosine"):
         gain = fitted.worth[rival].fitted_minus_this
         assert gain.value < -4 * gain.stderr < 0
     coins = Enumerated(torch.full((2,) * 6, 1 / 64, dtype=torch.float64))
-    fitted = fit_grid(Checkpoint(coins), coins.draw(8, stream(0, "coins")), 2, device="cpu")
+    fitted = fit_on(Checkpoint(coins), coins.draw(8, stream(0, "coins")), 2, device="cpu")
     assert fitted.worth["fitted"].nelbo.value == pytest.approx(math.log(2))
     assert abs(fitted.worth["rank"].fitted_minus_this.value) < 1e-12
 
@@ -185,7 +185,7 @@ def test_the_default_levels_hold_the_grid_rank():
     for length, steps in [(33, 8), (20, 8), (40, 3)]:
         model = Crooked(length)
         x_TL = texts(model, 6)
-        fitted = fit_grid(Checkpoint(model), x_TL, steps, seed=3, device="cpu")
+        fitted = fit_on(Checkpoint(model), x_TL, steps, seed=3, device="cpu")
         rank = make_grid("rank", steps)
         forced = teacher_force(make_ready(model, CPU), x_TL[:3], make_plan("golden"), rank, LogLinear(), seed=3)
         assert fitted.paths[-1].cost <= float(forced.nats_T.mean()) + 1e-12
@@ -195,7 +195,7 @@ def test_processes_share_the_texts_and_agree(monkeypatch):
     """Two processes, here two threads whose `gather` waits for the other."""
     model = Crooked(12)
     x_TL, document_T = texts(model, 24), torch.arange(24) // 2
-    alone = fit_grid(Checkpoint(model), x_TL, 3, document_T=document_T, device="cpu")
+    alone = fit_on(Checkpoint(model), x_TL, 3, document_T=document_T, device="cpu")
     meeting, said, heard = threading.Barrier(2, timeout=60), [None, None], {}
 
     class Thread(Ranks):
@@ -212,7 +212,7 @@ def test_processes_share_the_texts_and_agree(monkeypatch):
             yield Thread(rank, 2, CPU)
 
         here.joined = joined
-        heard[rank] = fit_grid(Checkpoint(model), x_TL, 3, document_T=document_T, device="cpu")
+        heard[rank] = fit_on(Checkpoint(model), x_TL, 3, document_T=document_T, device="cpu")
 
     here = threading.local()
     monkeypatch.setattr(module, "joined", lambda device: here.joined(device))
@@ -231,7 +231,7 @@ def test_processes_share_the_texts_and_agree(monkeypatch):
 
 def test_progress_counts_up_to_the_whole():
     model, seen = Crooked(12), []
-    fit_grid(Checkpoint(model), texts(model, 5), 3, levels=6, plan="golden", device="cpu",
+    fit_on(Checkpoint(model), texts(model, 5), 3, levels=6, plan="golden", device="cpu",
              progress=lambda done, total: seen.append((done, total)))  # fmt: skip
     assert seen == sorted(seen)
     assert {total for _, total in seen} == {2 * 6 + 3 * 3 * 3}
@@ -257,12 +257,12 @@ def test_mistakes(settings, word):
     model = Crooked(12)
     x_TL = texts(model, settings.pop("n", 4))
     with pytest.raises(UserError, match=word):
-        fit_grid(Checkpoint(model), x_TL, **{"steps": 3, "device": "cpu", **settings})
+        fit_on(Checkpoint(model), x_TL, **{"steps": 3, "device": "cpu", **settings})
 
 
 def test_the_sampler_walks_the_fitted_grid():
     model = Crooked(16)
-    fitted = fit_grid(Checkpoint(model), texts(model, 6), 4, device="cpu")
+    fitted = fit_on(Checkpoint(model), texts(model, 6), 4, device="cpu")
     shown = []
     sample(Checkpoint(model), 1, grid=fitted.grid, device="cpu",
            callback=lambda view: shown.append(int((view.tokens_BL != model.mask_id).sum())))  # fmt: skip

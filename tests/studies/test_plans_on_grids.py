@@ -14,7 +14,7 @@ from unmask.core.streams import stream
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import make_grid
 from unmask.sampling.sample import sample
-from unmask.studies.fit_grid import fit_grid
+from unmask.studies.fit_grid import fit_on
 from unmask.studies.plans_on_grids import fitted_for_others, plans_on_grids
 
 
@@ -23,7 +23,7 @@ def fitted(tmp_path_factory):
     """(what was fitted, its file): a grid of 4 steps for golden."""
     model = DiT(9, 16, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0).eval()
     texts_TL = torch.randint(8, (8, 16), generator=stream(0, "texts"))
-    found = fit_grid(Checkpoint(model), texts_TL, 4, device="cpu")
+    found = fit_on(Checkpoint(model), texts_TL, 4, device="cpu")
     path = tmp_path_factory.mktemp("fitted") / "fitted.json"
     path.write_text(json.dumps(found.to_json()))
     return found, path

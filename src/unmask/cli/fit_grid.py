@@ -1,122 +1,36 @@
-"""`unmask fit-grid`: the best step grid of a plan for a model, found on held-out text."""
+"""What `unmask fit-grid` shows: what the grid is worth beside others, and a picture of its steps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.checkpoint.io import Checkpoint
-    from unmask.metrics.texts import Texts
     from unmask.studies.fit_grid import FittedGrid, Worth
 
 _WIDTH = 64  # characters of a grid's picture
 
 
-def fit_grid(
-    *,
-    model: str,
-    data: list[str],
-    out: Path,
-    steps: int = 8,
-    plan: str = "golden",
-    texts: int = 64,
-    split: Literal["validation", "test"] | None = None,
-    wrap: bool = False,
-    levels: int | None = None,
-    seed: int = 0,
-    batch: int | None = None,
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
-    precision: Literal["auto", "bf16", "fp32"] = "auto",
-    overwrite: bool = False,
-    json: bool = False,
-) -> None:
-    """Find the best grid of N steps for a model and a locked plan, and say what it is worth.
-
-    Fits on the first half of the texts by dynamic programming, compares with the grids `rank` and `cosine` on the
-    second half, and writes a file for `unmask sample --grid FILE`.
+def present(call: Callable[..., Any], *, out: Path, json: bool = False) -> None:
+    """Fit a grid, write it and show the table.
 
     Args:
-        model: a checkpoint's folder or name
-        data: held-out text: folders made by `unmask prepare` with the model's tokenizer, a text file, or `sample`,
-            which is what `unmask prepare sample` holds out
         out: the .json file to write
-        steps: N, the number of steps
-        plan: the plan that says which positions are revealed together
-        texts: how many held-out texts to take, evenly spaced
-        split: which held-out part of prepared folders or the sample (default: validation); a text file has none
-        wrap: texts as MDLM makes them: BOS, length - 2 tokens, EOS
-        levels: places where a step may end (default: 4 for each step, at least 32); the work grows with them
-        seed: names the draws of the plan
-        batch: texts in a forward
-        device: where to run
-        precision: of the network; auto is bf16 on CUDA, else fp32
-        overwrite: replace a file that is already there
         json: print what was written instead of a table
     """
-    from unmask.checkpoint.io import load
-    from unmask.core.files import check_writable, write_json
     from unmask.core.progress import Progress
     from unmask.core.ranks import is_first
-    from unmask.studies import fit_grid as library
 
-    _check_target(out, overwrite)
-    if is_first():  # who writes has to be able to
-        check_writable(out)
-    checkpoint = load(model)
-    read = _held_out(checkpoint, model, data, texts, split, wrap)
-    facts = {"data": data, "split": read.record["split"], "wrap": wrap}
     with Progress(shown=is_first(), transient=True) as bar:
-        fitted = library.fit_grid(
-            checkpoint, read.tokens_TL, steps, document_T=read.document_T, plan=plan, levels=levels, seed=seed,
-            batch=batch, device=device, precision=precision, progress=partial(bar.show, "views"), facts=facts,
-        )  # fmt: skip
-    if not is_first():
-        return
-    write_json(out, fitted.to_json())
-    if json:
+        fitted = call(out=out, progress=partial(bar.show, "views"))
+    if json and is_first():
         from json import dumps
 
         print(dumps(fitted.to_json(), indent=2))
-    else:
+    elif is_first():
         _print_table(fitted, out)
-
-
-def _check_target(out: Path, overwrite: bool) -> None:
-    from unmask.core.errors import UserError
-
-    if out.suffix != ".json":
-        raise UserError(f"--out is a .json file, which `unmask sample --grid` knows by its ending, not {out}")
-    if out.exists() and not overwrite:
-        raise UserError(f"{out} exists: name another file, or say --overwrite")
-
-
-def _held_out(checkpoint: Checkpoint, name: str, data: list[str], texts: int, split: str | None, wrap: bool) -> Texts:
-    """Blocks of the model's length, evenly spaced over the held-out text."""
-    from unmask.core.errors import UserError
-    from unmask.data.shards import INDEX
-    from unmask.metrics.texts import held_out, prepared
-    from unmask.studies.fit_grid import LEAST_TEXTS
-
-    if texts < LEAST_TEXTS:
-        raise UserError(f"--texts must be at least {LEAST_TEXTS}: half to fit on, half to measure on")
-    if len(data) > 1 or (Path(data[0]) / INDEX).is_file():
-        tokenizer, length = checkpoint.tokenizer, checkpoint.model.length
-        read = prepared(data, tokenizer, length, count=texts, split=split, wrap=wrap, owner=name)
-        size, most = read.tokenizer.size, checkpoint.model.vocab_size - 1
-        if size > most:
-            raise UserError(f"the data has {size} tokens, {name} only {most}")
-        where = f"the {read.record['split']} split"
-    else:
-        if checkpoint.tokenizer is None:
-            raise UserError(f"{name} has no tokenizer to read text with: give folders made by `unmask prepare`")
-        read = held_out(data[0], checkpoint.tokenizer, checkpoint.model.length, count=texts, split=split, wrap=wrap)
-        where = data[0]
-    if len(read) < LEAST_TEXTS:
-        raise UserError(f"{where} has {len(read)} texts of {checkpoint.model.length} tokens, and fitting needs "
-                        f"{LEAST_TEXTS}: give more text, or hold out more of it")  # fmt: skip
-    return read
 
 
 def _print_table(fitted: FittedGrid, out: Path) -> None:

@@ -84,7 +84,8 @@ MORE = {
     ),
     "report": Verb("one page from several evaluations", "unmask.cli.report:report", machine=False, plugins=False),
     "fit-grid": Verb(
-        "find the best step grid for a model on held-out text", "unmask.cli.fit_grid:fit_grid", smaller=_BATCH
+        "find the best step grid for a model on held-out text", "unmask.studies.fit_grid:fit_grid",
+        "unmask.cli.fit_grid:present", smaller=_BATCH,
     ),
     "convert": Verb("change a checkpoint's format", "unmask.cli.convert:convert", machine=False),
     "duality": Verb(

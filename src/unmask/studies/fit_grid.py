@@ -7,7 +7,6 @@ and a small dynamic programme finds the best path, for all numbers of steps up t
 
 The grid is fitted on the first half of the texts; the second half, which it has not seen, says what it is worth, with
 the errors of real text everywhere: those of documents.
-Refuses to know files of text and the terminal.
 
 Shapes: T texts, L positions, M levels, R views in a forward; costs run from level a < M (A) to level b <= M (B).
 """
@@ -16,23 +15,27 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unmask.checkpoint.io import Checkpoint
+from unmask.checkpoint.io import Checkpoint, load
 from unmask.core import provenance
 from unmask.core.errors import UserError
+from unmask.core.files import check_writable, write_json
 from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import stream
+from unmask.core.verbs import verb
+from unmask.data.shards import INDEX
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Precision, Ready, make_ready, usual_batch
 from unmask.metrics.score import Ratio, Score, difference
-from unmask.metrics.texts import clusters
+from unmask.metrics.texts import Texts, clusters, held_out, prepared
 from unmask.models.denoiser import check_denoiser
 from unmask.plans.grids import Grid, assign_steps, make_grid
 from unmask.plans.plan import LeftToRight, Locked, Plan, make_plan
@@ -46,7 +49,7 @@ Progress = Callable[[int, int], None]  # views done, of how many
 
 
 @dataclass(frozen=True)
-class Path:
+class Edges:
     """A grid as the levels its steps end at, 0 = e_0 < e_1 < ... < e_N = M, and its cost."""
 
     edges: tuple[int, ...]
@@ -86,7 +89,7 @@ class FittedGrid:
     grid: Grid
     plan: str
     worth: dict[str, Worth]
-    paths: list[Path]
+    paths: list[Edges]
     record: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -103,7 +106,95 @@ class FittedGrid:
         }
 
 
+@verb
 def fit_grid(
+    model: Checkpoint | str | Path,
+    data: str | Path | Sequence[str | Path],
+    steps: int = 8,
+    *,
+    plan: str = "golden",
+    texts: int = 64,
+    split: Literal["validation", "test"] | None = None,
+    wrap: bool = False,
+    levels: int | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    batch: int | None = None,
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    precision: Literal["auto", "bf16", "fp32"] = "auto",
+    progress: Progress | None = None,
+) -> FittedGrid:
+    """Find the best grid of N steps for a model and a locked plan, and say what it is worth.
+
+    Fits on the first half of the texts by dynamic programming, compares with the grids `rank` and `cosine` on the
+    second half, and writes a file for `unmask sample --grid FILE`.
+
+    Args:
+        model: a checkpoint's folder or name
+        data: held-out text: folders made by `unmask prepare` with the model's tokenizer, a text file, or `sample`,
+            which is what `unmask prepare sample` holds out
+        steps: N, the number of steps
+        plan: which positions are revealed together
+        texts: how many held-out texts to take, evenly spaced
+        split: which held-out part of prepared folders or the sample (default: validation); a text file has none
+        wrap: texts as MDLM makes them: BOS, length - 2 tokens, EOS
+        levels: places where a step may end (default: 4 for each step, at least 32); the work grows with them
+        seed: names the draws of the plan
+        out: the .json file to write
+        overwrite: replace a file that is already there
+        progress: called with the views that are done, and of how many
+
+    Machine:
+        batch: texts in a forward
+        device: where to run
+        precision: of the network; auto is bf16 on CUDA, else fp32
+    """
+    target = None if out is None else Path(out)
+    with joined(device) as ranks:
+        if target is not None:
+            ranks.on_first(lambda: _check_target(target, overwrite))
+        checkpoint = model if isinstance(model, Checkpoint) else load(model)
+        folders = [data] if isinstance(data, (str, Path)) else list(data)
+        read = _held_out(checkpoint, str(model), folders, texts, split, wrap)
+        facts = {"data": list(map(str, folders)), "split": read.record["split"], "wrap": wrap}
+        fitted = fit_on(
+            checkpoint, read.tokens_TL, steps, document_T=read.document_T, plan=plan, levels=levels, seed=seed,
+            batch=batch, device=device, precision=precision, progress=progress, facts=facts,
+        )  # fmt: skip
+        if target is not None:
+            ranks.on_first(lambda: write_json(target, fitted.to_json()))
+    return fitted
+
+
+def _check_target(out: Path, overwrite: bool) -> None:
+    if out.suffix != ".json":
+        raise UserError(f"--out is a .json file, which `unmask sample --grid` knows by its ending, not {out}")
+    if out.exists() and not overwrite:
+        raise UserError(f"{out} exists: name another file, or say --overwrite")
+    check_writable(out)
+
+
+def _held_out(
+    checkpoint: Checkpoint, name: str, data: Sequence[str | Path], texts: int, split: str | None, wrap: bool
+) -> Texts:
+    """Blocks of the model's length, evenly spaced over the held-out text."""
+    if texts < LEAST_TEXTS:
+        raise UserError(f"--texts must be at least {LEAST_TEXTS}: half to fit on, half to measure on")
+    tokenizer, length = checkpoint.tokenizer, checkpoint.model.length
+    if len(data) > 1 or (Path(data[0]) / INDEX).is_file():
+        read = prepared(data, tokenizer, length, count=texts, split=split, wrap=wrap, owner=name)
+    elif tokenizer is None:
+        raise UserError(f"{name} has no tokenizer to read text with: give folders made by `unmask prepare`")
+    else:
+        read = held_out(data[0], tokenizer, length, count=texts, split=split, wrap=wrap)
+    if len(read) < LEAST_TEXTS:
+        raise UserError(f"{data[0]} has {len(read)} texts of {length} tokens, and fitting needs {LEAST_TEXTS}: give "
+                        "more text, or hold out more of it")  # fmt: skip
+    return read
+
+
+def fit_on(
     checkpoint: Checkpoint,
     texts_TL: Tensor,
     steps: int = 8,
@@ -118,7 +209,7 @@ def fit_grid(
     progress: Progress | None = None,
     facts: dict[str, Any] | None = None,
 ) -> FittedGrid:
-    """Find the best grid of `steps` steps for a model and a locked plan on held-out texts.
+    """The same on texts that are tokens already.
 
     `document_T` says which document each text is cut from (default: all are of one). Under torchrun the processes share
     the texts and all return the same. `facts` (where the texts are from) join the record.
@@ -139,34 +230,21 @@ def fit_grid(
         rows = batch or usual_batch(model, ranks.device)
         fit = _Fit(body, plan, checkpoint.process.schedule, texts_TL, steps, seed, rows, ranks)
         advance = _counted(progress, ranks.world, half * levels + (T - half) * steps * (1 + len(RIVALS)))
-        cost_AB = fit.costs(range(half), levels, advance)
-        paths = shortest_paths(cost_AB, steps)
-        document_T = torch.zeros(T, dtype=torch.int64) if document_T is None else document_T
-        cluster_T = clusters(document_T[half:])
+        paths = shortest_paths(fit.costs(range(half), levels, advance), steps)
+        cluster_T = clusters((torch.zeros(T, dtype=torch.int64) if document_T is None else document_T)[half:])
         worth = fit.compare(paths[-1].grid(), range(half, T), cluster_T, advance)
         forwards = sum(ranks.gather(body.forwards))
+    digest, many = hashlib.sha256(texts_TL.numpy().tobytes()).hexdigest(), len(cluster_T.unique())
+    about = {"fitted_on": half, "measured_on": T - half, "clusters": many, "length": L, "sha256": digest}
     record = provenance.record(
-        ranks.device,
-        model=checkpoint.provenance,
-        plan=plan.name,
-        levels=levels,
-        seed=seed,
-        texts={
-            "fitted_on": half,
-            "measured_on": T - half,
-            "clusters": len(cluster_T.unique()),
-            "length": L,
-            "sha256": hashlib.sha256(texts_TL.numpy().tobytes()).hexdigest(),
-            **(facts or {}),
-        },
-        forwards=forwards,
-        precision=body.precision,
-    )
+        ranks.device, model=checkpoint.provenance, plan=plan.name, levels=levels, seed=seed,
+        texts={**about, **(facts or {})}, forwards=forwards, precision=body.precision,
+    )  # fmt: skip
     return FittedGrid(paths[-1].grid(), plan.name, worth, paths, record)
 
 
 def choose_levels(levels: int | None, steps: int, length: int) -> int:
-    """Four a step unless told otherwise, at least 32, at most one a position: so the grid `rank` can be found."""
+    """Four a step unless others are asked for, at least 32, at most one a position: so the grid `rank` can be found."""
     if steps < 1:
         raise UserError(f"steps must be at least 1, not {steps}")
     if steps > length:
@@ -290,7 +368,7 @@ def step_costs(nll_AM: Tensor) -> Tensor:
     return cost_AB.masked_fill(backward_AB, torch.inf)
 
 
-def shortest_paths(cost_AB: Tensor, steps: int) -> list[Path]:
+def shortest_paths(cost_AB: Tensor, steps: int) -> list[Edges]:
     """The cheapest path from level 0 to level M with n edges, for n = 1 .. steps.
 
     best_n(b) = min over a of best_{n-1}(a) + cost(a, b).
@@ -303,5 +381,5 @@ def shortest_paths(cost_AB: Tensor, steps: int) -> list[Path]:
         edges = [cost_AB.shape[0]]
         for parent in reversed(parents):
             edges.append(parent[edges[-1]])
-        paths.append(Path((0, *reversed(edges)), float(best_B[-1])))
+        paths.append(Edges((0, *reversed(edges)), float(best_B[-1])))
     return paths
