@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import pickletools
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,16 @@ from unmask.core.errors import UserError, reading
 CURE = "copy or download it again"
 ENTRIES = 200_000  # of metadata: a real config has some hundreds, entries that refer to each other can mean billions
 STORAGE_DTYPES = {
-    "DoubleStorage": torch.float64,
-    "FloatStorage": torch.float32,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
-    "BoolStorage": torch.bool,
-}
+    "DoubleStorage": torch.float64, "FloatStorage": torch.float32, "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
+    "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8, "BoolStorage": torch.bool,
+}  # fmt: skip
+
+# what an instruction without an argument puts on the stack
+FRESH: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
+    "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_SET": list, "EMPTY_TUPLE": tuple,
+}  # fmt: skip
 
 
 class Inert:
@@ -118,20 +118,12 @@ class _Machine:
                     pass
                 case "MARK":
                     self.marks.append(len(stack))
-                case "NONE":
-                    stack.append(None)
-                case "NEWTRUE" | "NEWFALSE":
-                    stack.append(instruction.name == "NEWTRUE")
-                case "EMPTY_DICT":
-                    stack.append({})
-                case "EMPTY_LIST" | "EMPTY_SET":
-                    stack.append([])
-                case "EMPTY_TUPLE":
-                    stack.append(())
+                case name if name in FRESH:
+                    stack.append(FRESH[name]())
                 case "TUPLE":
                     stack.append(tuple(self._pop()))
-                case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                    stack.append(tuple(self._pop(int(instruction.name[-1]))))
+                case "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
+                    stack.append(tuple(self._pop(int(name[-1]))))
                 case "PUT" | "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
                     memo[len(memo) if argument is None else int(argument)] = stack[-1]
                 case "GET" | "BINGET" | "LONG_BINGET":
@@ -150,8 +142,8 @@ class _Machine:
                     stack.append(Name(*map(_text, self._pop(2))))
                 case "REDUCE":
                     stack.append(self._called(*self._pop(2)))
-                case "NEWOBJ" | "NEWOBJ_EX":
-                    self._pop(2 if instruction.name == "NEWOBJ" else 3)
+                case "NEWOBJ" | "NEWOBJ_EX" as name:
+                    self._pop(2 if name == "NEWOBJ" else 3)
                     stack.append(Inert())
                 case "BUILD":
                     (state,) = self._pop(1)
