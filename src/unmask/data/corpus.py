@@ -21,8 +21,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import zstandard
-
 from unmask.core.errors import UserError, nearest, os_errors
 from unmask.core.errors import reading as damage
 from unmask.core.files import sha256_file
@@ -157,6 +155,8 @@ def uncompressed(handle: io.BufferedReader, name: str) -> Iterator[bytes]:
 
 def _unzstd(handle: BinaryIO) -> Iterator[bytes]:
     """All frames of a zstd file. The library's own reader takes a file that was cut short for a whole one."""
+    import zstandard
+
     frame, rest = zstandard.ZstdDecompressor().decompressobj(), b""
     started = False
     while raw := rest or handle.read(CHUNK >> 3):

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-import zstandard
-
 from unmask.core.errors import UserError, os_errors
 from unmask.core.files import read_json, sweep, temporary, write_json
 from unmask.data.corpus import Piece, Reading, Source, record_document, uncompressed
@@ -142,6 +140,8 @@ def _write_part(path: Path, pieces: Iterator[Piece], on_text: Callable[[int], No
     size, whole = 0, True
     with os_errors("write", path):
         with open(writing, "wb") as handle:
+            import zstandard
+
             with zstandard.ZstdCompressor(level=1).stream_writer(handle, closefd=False) as packed:
                 for piece in pieces:
                     packed.write(json.dumps([piece.text, piece.last]).encode() + b"\n")

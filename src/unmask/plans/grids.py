@@ -194,11 +194,15 @@ def assign_steps(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule,
 
 def _steps_by_rank(u_BL: Tensor, blank_BL: Tensor, grid: Grid, cells: int) -> Tensor:
     """Rank r of the n blanks in cell c of C goes to the step whose share of [0, 1) holds (c + r/n)/C."""
-    rank_BL = u_BL.masked_fill(~blank_BL, 2.0).argsort(dim=1, stable=True).argsort(dim=1, stable=True)
+    order_BL = u_BL.masked_fill(~blank_BL, 2.0).argsort(dim=1, stable=True)
+    rank_BL = torch.empty_like(order_BL).scatter_(1, order_BL, torch.arange(u_BL.shape[1]).expand_as(order_BL))
+    edges = 1 - torch.tensor(grid.times[1:], dtype=torch.float64)
+    if cells == 1 and bool(blank_BL.all()):  # as mostly: then the step is one table of the rank
+        table_L = (torch.arange(u_BL.shape[1]).double() + 1e-6) / u_BL.shape[1]
+        return torch.bucketize(table_L, edges, right=True).clamp(max=grid.steps - 1)[rank_BL]
     cell_BL = (u_BL * cells).long().clamp(max=cells - 1)
     count_BC = blank_BL.new_zeros(len(u_BL), cells, dtype=torch.int64).scatter_add_(1, cell_BL, blank_BL.long())
     before_BC = count_BC.cumsum(1) - count_BC
-    edges = 1 - torch.tensor(grid.times[1:], dtype=torch.float64)
     # a step's last rank is below edge * n; the tolerance keeps 1 - (1 - k/N) from rounding a rank into the next step
     inside_BL = (rank_BL - before_BC.gather(1, cell_BL)).double() + 1e-6
     share_BL = (cell_BL + inside_BL / count_BC.gather(1, cell_BL).clamp(min=1)) / cells

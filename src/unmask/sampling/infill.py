@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -117,11 +118,14 @@ def templates(
     elif infill is not None:
         found = [from_pattern(text, tokenizer) for text in _spread("infill", infill, n)]
     else:
-        parts = zip(
-            _spread("prompt", prompt, n), _spread("suffix", suffix, n), _spread("length", length, n), strict=True
-        )
-        found = [from_prompt(head or "", tail or "", _checked(size, longest), tokenizer) for head, tail, size in parts]
-    for template in found:
+        parts = [
+            _spread(name, value, n) for name, value in (("prompt", prompt), ("suffix", suffix), ("length", length))
+        ]
+        one = cache(
+            lambda head, tail, size: from_prompt(head or "", tail or "", _checked(size, longest), tokenizer)
+        )  # mostly all are alike
+        found = [one(*each) for each in zip(*parts, strict=True)]
+    for template in {id(template): template for template in found}.values():
         if template.length > longest:
             raise UserError(f"the given text and its blanks take {template.length} tokens, the model at most {longest}")
         if not bool(template.blank_L.any()):
