@@ -1,5 +1,6 @@
 """What a plug-in adds goes the whole way: train, save, load, distil, sample, evaluate, in Python and by command."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -92,6 +93,27 @@ def test_a_step_law_is_kept_by_what_is_saved_and_distilled(teacher, corpus, tmp_
     assert student.step_law == plugin.Sticky(2.0)
     asked = unmask.sample(made, n=1, steps=2, step_law="sticky", device="cpu")
     assert asked.record["step_law"] == {"name": "sticky", "stay": 1.0}
+
+
+@pytest.mark.parametrize("law", ["own", "sticky"])
+def test_it_is_evaluated(teacher, corpus, tmp_path, law):
+    """Every score that it can have; what it cannot have is left out with a reason."""
+    kind, out, _ = teacher
+    if kind == "uniform" and law == "sticky":
+        pytest.skip("a step law of a masked process")
+    source = unmask.load(out)
+    if law == "sticky":
+        source = dataclasses.replace(source, step_law=plugin.Sticky(1.0))
+    results = unmask.evaluate(
+        {"teacher": source}, steps=[4], plans=["golden", "silver"], temperatures=[1.0], n=4, data=corpus, device="cpu",
+        out=tmp_path / "out",
+    )  # fmt: skip
+    plans = ["every position"] if kind == "uniform" else ["golden", "silver"]
+    drawn = results.where(model="teacher")
+    assert [cell.plan for cell in drawn] == plans
+    assert all({"entropy", "vowels", "self_bleu", "coverage_1"} <= cell.scores.keys() for cell in drawn)
+    assert {bound.plan for bound in results.bounds} == {None, *(plans if kind != "uniform" else [])}
+    assert all(0 < bound.scores["per_token"]["value"] < 4 for bound in results.bounds)
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess:
