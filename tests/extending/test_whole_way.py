@@ -135,7 +135,7 @@ def test_a_plug_in_on_the_command_line(corpus, tmp_path):
     record = json.loads(written.stdout.splitlines()[-1])
     assert (record["plan"]["name"], record["step_law"]["name"]) == ("silver", "sticky")
     without = run("sample", "--model", str(tmp_path / "run"), "--device", "cpu")
-    assert (without.returncode, "unknown model family 'bert'" in without.stderr) == (2, True)
+    assert (without.returncode, "needs the model family 'bert': name the plug-in" in without.stderr) == (2, True)
 
 
 def test_an_entry_point_of_an_installed_package(corpus, tmp_path):
