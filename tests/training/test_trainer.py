@@ -162,16 +162,6 @@ def test_a_changed_config_is_refused_with_a_diff(model, trainer, corpus, tmp_pat
     trainer(steps=2, log_every=7, keep=1).fit(model, MDLM(), corpus)  # how it is watched may change
 
 
-def test_a_change_of_threads_is_told(model, trainer, corpus, capsys):
-    trainer(steps=2).fit(model, MDLM(), corpus)
-    try:
-        torch.set_num_threads(2)
-        trainer(steps=4).fit(model, MDLM(), corpus)
-    finally:
-        torch.set_num_threads(1)
-    assert "threads 1 -> 2" in capsys.readouterr().err
-
-
 def test_a_folder_with_other_things_in_it_is_left_alone(model, trainer, corpus, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("years of work")
@@ -208,14 +198,8 @@ class Poisoned(MDLM):
 
 @pytest.mark.parametrize(
     ("due", "found_at"),
-    [
-        ({"log_every": 1}, 6),
-        ({"log_every": 7}, 7),
-        ({"eval_every": 7}, 7),
-        ({"steps": 7}, 7),
-        ({}, 8),  # when the next state would be saved
-    ],
-)
+    [({"log_every": 1}, 6), ({"log_every": 7}, 7), ({"eval_every": 7}, 7), ({"steps": 7}, 7), ({}, 8)],
+)  # the last: when the next state would be saved
 def test_a_loss_that_is_not_a_number_spoils_no_weights_and_nothing_is_kept_after_it(
     model, trainer, corpus, tmp_path, due, found_at
 ):
@@ -229,16 +213,11 @@ def test_a_loss_that_is_not_a_number_spoils_no_weights_and_nothing_is_kept_after
     assert max(metrics(tmp_path / "run", "loss"), default=0) < 6
 
 
-def test_a_run_that_tells_and_keeps_nothing_still_stops_soon(model, trainer, corpus):
-    with pytest.raises(UserError, match=r"stopped at step 6.*nothing was saved"):
+def test_a_run_that_saved_nothing_stops_soon_and_may_begin_anew_with_another_config(model, trainer, corpus, tmp_path):
+    """What the message advises, a lower rate, is possible in the same folder."""
+    with pytest.raises(UserError, match=r"stopped at step 6.*nothing was saved yet: use a lower lr"):
         trainer(steps=100, log_every=100, eval_every=100, save_every=0).fit(model, Poisoned(), corpus)
     assert Poisoned.asked[-1] == 5 + BEHIND
-
-
-def test_a_run_that_saved_nothing_may_begin_anew_with_another_config(model, trainer, corpus, tmp_path):
-    """What the message advises, a lower rate, is possible in the same folder."""
-    with pytest.raises(UserError, match="nothing was saved yet: use a lower lr"):
-        trainer(steps=100, save_every=0).fit(model, Poisoned(), corpus)
     trainer(steps=3, lr=1e-3).fit(model, MDLM(), corpus)
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (run["config"]["trainer"]["lr"], len(run["sessions"])) == (1e-3, 1)

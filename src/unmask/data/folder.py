@@ -11,28 +11,15 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from unmask.core.errors import UserError, os_errors, reading
 from unmask.core.files import MARKER, check_claim, claim_folder, locked, read_json, sweep, write_json
+from unmask.data.corpus import Source
 from unmask.data.shards import INDEX, SPLITS, UNFINISHED
-from unmask.data.streams import can_go_on
+from unmask.data.streams import Stream, can_go_on
 
 SPOOL, TOKENIZER = "spool", "tokenizer.json"
-
-
-class Entry(Protocol):
-    """An input: a file or a stream."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def fingerprint(self) -> str | None:
-        """What to know it by; None for a file or stream that was not read yet."""
-
-    def same(self, fingerprint: str) -> bool:
-        """Whether it is still what it was."""
 
 
 class Folder:
@@ -62,7 +49,7 @@ class Folder:
                     self.path.rmdir()
             raise
 
-    def finished(self, settings: dict[str, Any], entries: Sequence[Entry]) -> bool:
+    def finished(self, settings: dict[str, Any], entries: Sequence[Source | Stream]) -> bool:
         """Whether the folder holds the result of this very command; raises UserError for that of another."""
         if not check_claim(self.path, "corpus") or not (self.path / INDEX).exists():
             return False
@@ -72,7 +59,7 @@ class Folder:
         self._remove_scaffolding()  # a run may have been killed between its index and this
         return True
 
-    def begin(self, settings: dict[str, Any], entries: Sequence[Entry]) -> None:
+    def begin(self, settings: dict[str, Any], entries: Sequence[Source | Stream]) -> None:
         """Take up an unfinished folder's state, or start a fresh one. What is refused is left as it was."""
         unfinished = self.path / UNFINISHED
         if check_claim(self.path, "corpus") and unfinished.exists():
@@ -120,7 +107,7 @@ class Folder:
             "give the same inputs and settings as before, or choose another --out"
         )
 
-    def _differences(self, path: Path, settings: dict[str, Any], entries: Sequence[Entry]) -> str:
+    def _differences(self, path: Path, settings: dict[str, Any], entries: Sequence[Source | Stream]) -> str:
         """What is not as `path` has it, in words; empty if all is the same."""
         state = read_json(path, "the record")
         with reading(path, "the record"):

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from unmask.core.errors import UserError, os_errors
 from unmask.core.files import read_json, sweep, temporary, write_json
@@ -23,32 +23,13 @@ PART = 1 << 26  # characters in a part, after which the place in the stream is s
 STATE = "state.json"
 
 
-class Stream(Protocol):
-    """Text that passes by once."""
-
-    name: str
-
-    @property
-    def fingerprint(self) -> str | None:
-        """What to know it by; None while it was not read to its end."""
-
-    def same(self, fingerprint: str) -> bool:
-        """Whether it is still what it was."""
-
-    def pieces(self, place: Any) -> Iterator[Piece]:
-        """The documents from a saved place on (None: from the start)."""
-
-    def place(self) -> Any:
-        """Where `pieces` stands, as JSON; None if it can only start again."""
-
-
 class Stdin:
     """Standard input, plain or compressed."""
 
     name = "-"
 
     def __init__(self, reading: Reading, kind: str) -> None:
-        self.fingerprint: str | None = None
+        self.fingerprint: str | None = None  # what to know it by; None while it was not read to its end
         self._reading, self._kind = reading, kind
 
     def same(self, fingerprint: str) -> bool:
@@ -57,6 +38,7 @@ class Stdin:
         return count == 0 or self.fingerprint == fingerprint
 
     def pieces(self, place: Any) -> Iterator[Piece]:
+        """The documents from a saved place on (None: from the start)."""
         digest = hashlib.sha256()
         handle = sys.stdin.buffer
         assert isinstance(handle, io.BufferedReader)
@@ -70,6 +52,7 @@ class Stdin:
         self.fingerprint = digest.hexdigest()
 
     def place(self) -> Any:
+        """Where `pieces` stands, as JSON; None if it can only start again."""
         return None
 
 
@@ -100,6 +83,9 @@ class Hub:
 
     def place(self) -> Any:
         return self._rows.state_dict()
+
+
+Stream = Stdin | Hub
 
 
 def write_down(stream: Stream, folder: Path, on_text: Callable[[int], None]) -> list[Source]:

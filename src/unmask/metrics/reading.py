@@ -9,7 +9,7 @@ Shapes: B windows in a forward, T tokens of each, V states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal
@@ -27,7 +27,6 @@ from unmask.metrics.judges import Judge
 from unmask.metrics.texts import Texts, join_documents
 from unmask.objectives.divergences import at_least_float32
 
-Progress = Callable[[int, int], None]  # texts done, of how many
 EosRule = Literal["all", "first", "none"]
 _SAVED = (64, 256)  # texts after which what was said is kept, on a CPU and on a GPU
 
@@ -112,7 +111,6 @@ def judge_rows(
     reading: Reading,
     *,
     store: Store | None = None,
-    progress: Progress | None = None,
 ) -> list[Judged]:
     """What a judge says of texts given as its own token ids. Under torchrun the processes share what is not known."""
     prepared = [_prepare(judge, row, reading) for row in rows]
@@ -123,8 +121,6 @@ def judge_rows(
         missing.sort(key=lambda i: -len(prepared[i]))  # similar lengths together, and memory runs out at once or never
         size = _SAVED[judge.device.type == "cuda"] * ranks.world
         for start in range(0, len(missing), size):
-            if progress:
-                progress(len(rows) - len(missing) + start, len(rows))
             part = missing[start : start + size]
             answers = ranks.together(partial(_read, judge, prepared, part[ranks.rank :: ranks.world], reading))
             for rank, answer in enumerate(answers):
@@ -132,8 +128,6 @@ def judge_rows(
                     said[i] = numbers
             if store:
                 ranks.on_first(partial(store.keep, {keys[i]: said[i] for i in part}))
-        if progress:
-            progress(len(rows), len(rows))
     return [Judged(nll, int(count), entropy) for nll, count, entropy in said]
 
 

@@ -104,7 +104,7 @@ def _scorer(student: Denoiser, process: Process | None, total: int, length: int)
 def half_masked(data: Loader, mask_id: int | None) -> Tensor:
     """A few sequences evenly spaced over the loader's split, half of the positions of each masked, always the same.
 
-    Without a mask (of a causal model) they are as they are.
+    Without a mask they are as they are.
     """
     count = min(ATTENTION_SEQUENCES, data.blocks)
     x0_BL = torch.cat([batch.tokens_BL for batch in data.eval_batches(count, count)])

@@ -274,18 +274,23 @@ class Run:
         beside = f", sample entropy {look.values['entropy']:.3f} nats" if look else ""
         self.progress.milestone(f"{score}{beside}")
         entropies = [value for name, value in attention.items() if name.startswith("attention_entropy")]
-        if not self.causal and (news := self.attention.news(entropies)):
+        if self._masks and (news := self.attention.news(entropies)):
             note(f"step {done}: {news}", self.ranks.first)
         if self.guard and look:
             self._act(self.guard, look, done)
 
     def _attend(self, model: Any, held_out: Loader) -> dict[str, float]:
-        """Entropy and largest logit of every block's attention, on a few held-out sequences at half masked."""
-        z_BL = half_masked(held_out, None if self.causal else model.mask_id).to(self.ranks.device)
+        """Entropy and largest logit of every block's attention, on a few held-out sequences, half masked."""
+        z_BL = half_masked(held_out, model.mask_id if self._masks else None).to(self.ranks.device)
         with self._autocast():
             found = list(enumerate(family_of(model).attention(model, z_BL) or ()))
         entropies = {f"attention_entropy_{block}": entropy for block, (entropy, _) in found}
         return entropies | {f"attention_logit_{block}": largest for block, (_, largest) in found}
+
+    @property
+    def _masks(self) -> bool:
+        """Whether the network reads masks: only of those is it known how sharply they attend at half masked."""
+        return not self.causal and self.student.model.mask_id is not None
 
     def _look(self, score: Likelihood) -> Look:
         assert self.guard is not None

@@ -18,7 +18,6 @@ from unmask.inference.step_law import StepLaw
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import Batch, LossOutput
 from unmask.objectives.distil.base import Distillation
-from unmask.objectives.distil.cd4lm import CD4LM
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.teacher import Teacher
 from unmask.objectives.elbo import MDLM
@@ -126,9 +125,11 @@ class Rounds:
     @property
     def tau_product(self) -> float:
         """How much sharper than the first teacher the target now is: the temperatures on the way, multiplied."""
-        if isinstance(self.method, CD4LM):  # its teacher stays, so that nothing adds up
-            return self.curriculum.tau(self.round) if self.round else 1.0
-        return self.curriculum.tau_product(self.round) if isinstance(self.method, Distillation) else 1.0
+        if not isinstance(self.method, Distillation) or not isinstance(self.now, Distillation):
+            return 1.0
+        if self.round > 1 and self.now.teacher is self.method.teacher:  # it stays, so that nothing adds up
+            return self.curriculum.tau(self.round)
+        return self.curriculum.tau_product(self.round)
 
     def numbers(self) -> dict[str, float]:
         """Where it is, as numbers for a log."""

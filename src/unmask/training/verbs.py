@@ -13,7 +13,7 @@ import torch
 
 from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import Checkpoint, load
-from unmask.core.errors import UserError
+from unmask.core.errors import UserError, unknown
 from unmask.core.ranks import joined
 from unmask.core.streams import seed_of
 from unmask.core.verbs import verb
@@ -22,8 +22,7 @@ from unmask.data.shards import ShardSet, check_tokenizer
 from unmask.metrics.judges import load_judge
 from unmask.models.denoiser import is_causal
 from unmask.models.family import as_student, changed_preset, family_named
-from unmask.objectives.ar import AR
-from unmask.objectives.elbo import MDLM
+from unmask.objectives.registry import OBJECTIVES
 from unmask.processes import Process, process_named
 from unmask.processes.schedule import schedule_named
 from unmask.training.guard import Bounds, Guard
@@ -40,7 +39,7 @@ def train(
     *,
     weights: Sequence[float] | None = None,
     wrap: bool = False,
-    objective: Literal["mdlm", "ar"] = "mdlm",
+    objective: str = "mdlm",
     process: str | None = None,
     schedule: Literal["log_linear", "cosine"] | None = None,
     plan: str = "iid",
@@ -65,7 +64,8 @@ def train(
         data: folders made by `unmask prepare`
         weights: how often each of them is read relative to the others (default: every block equally often)
         wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
-        objective: mdlm is the ELBO of masked diffusion, ar is next-token prediction with a causal model
+        objective: mdlm is the ELBO of masked diffusion, ar is next-token prediction with a causal model; or one that a
+            plug-in registers
         process: how text is corrupted (default: that of --from, else masked)
         schedule: how fast it is corrupted (default: that of --from, else log_linear)
         plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated or stride
@@ -83,6 +83,8 @@ def train(
         dropout: share of features dropped in training (default: the model's)
         set_: NAME=VALUE of any other part of the shape, for families of other options
     """
+    if objective not in OBJECTIVES:
+        raise unknown("objective", objective, OBJECTIVES)
     if objective == "ar" and (process, schedule, plan, plan_steps) != (None, None, "iid", None):
         raise UserError("process, schedule, plan and plan_steps are about noise, and the objective ar has none: leave "
                         "them out")  # fmt: skip
@@ -100,7 +102,9 @@ def train(
     loader = Loader(corpora, model.length if length is None else length, weights=weights, seed=trainer.seed, wrap=wrap)
     if process is not None or schedule is not None:
         noise = process_named(process or noise.name, schedule_named(schedule) if schedule else noise.schedule)
-    loss = AR() if objective == "ar" else MDLM(noise, plan, plan_steps)
+    settings = {"process": noise, "plan": plan, "plan_steps": plan_steps}
+    asked = [field.name for field in dataclasses.fields(OBJECTIVES[objective]) if field.name in settings]
+    loss = OBJECTIVES[objective](**{name: settings[name] for name in asked})
     return trainer.fit(model, loss, loader, facts={"from": start})
 
 
