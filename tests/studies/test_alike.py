@@ -53,7 +53,7 @@ def with_alike(student: float, teacher: float, differ: bool) -> Results:
     sides = {"student": {"value": student}, "teacher": {"value": teacher}, "differ": differ}
     entry = {
         "model": "student", "plan": "golden", "steps": 8, "nfe": 8.0, "entropy": 4.9, "alike": sides,
-        "speed_up": {"value": None, "words": "not bracketed"}, "gap": {"value": None}, "gap_at_real": None,
+        "speed_up": {"value": None}, "gap": {"value": None}, "gap_at_real": None,
     }  # fmt: skip
     analysis = {
         "headline": entry, "comparisons": [entry], "teacher": None, "best_plan": None, "base_plan": None, "draws": 10,

@@ -99,7 +99,6 @@ def test_the_teacher_with_its_logits_divided_by_t_is_no_gain(results: Results) -
     cell, teacher = (results.one(model=name, steps=4, temperature=1.0) for name in ("scaled", "teacher"))
     assert cell.scores["gen_ppl"]["high"] < teacher.scores["gen_ppl"]["low"], "its Gen PPL alone looks better"
     assert not found["speed_up"]["faster"]
-    assert "x faster" not in found["speed_up"]["words"]
     assert (found["speed_up"]["low"] or 0) < 1
     assert found["gap"]["low"] < 0 < found["gap"]["high"]
 
@@ -109,7 +108,6 @@ def test_more_steps_hidden_inside_are_credited(results: Results) -> None:
     assert found["nfe"] <= 4, "it is counted as four steps"
     assert found["speed_up"]["faster"]
     assert found["speed_up"]["low"] > 1
-    assert "x faster" in found["speed_up"]["words"]
     assert found["gap"]["high"] < 0
 
 

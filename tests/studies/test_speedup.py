@@ -60,7 +60,6 @@ def test_a_teacher_at_a_temperature_is_no_gain() -> None:
         for nfe, temperature in itertools.product((8, 32), (0.96, 0.8, 0.75)):
             student = draw_cell(cell(nfe, temperature, named="scaled", seed=seed), draws=200)
             found = speed_up(student, nfe, reference)
-            assert ("x faster" in str(found)) == found.faster
             credited.append(found.faster)
             gaps.append(gap_at(student.log_ppl_D, nfe, reference, student.entropy_D).value)
     assert sum(credited) <= 4, f"{sum(credited)} of {len(credited)} credited"
@@ -81,7 +80,6 @@ def test_more_steps_hidden_inside_are_credited(hidden: int) -> None:
     assert gap.value == pytest.approx(law(8 * hidden, 0.9)[1] - law(8, 0.9)[1], abs=0.1)
     assert gap.high is not None
     assert gap.high < 0
-    assert "x faster" in str(found)
 
 
 def test_without_noise_the_number_of_hidden_steps_is_found() -> None:
@@ -96,12 +94,12 @@ def test_without_noise_the_number_of_hidden_steps_is_found() -> None:
 def test_beyond_what_was_run_there_are_only_bounds() -> None:
     better = speed_up(exact(1000, 0.9), 8, EXACT)
     assert (better.relation, better.value, better.high) == (">", pytest.approx(128 / 8), None)
-    assert str(better).startswith("> 16.00x faster")
+    assert better.faster
     worse = speed_up(exact(2, 0.9), 8, EXACT)
     assert (worse.relation, worse.value, worse.low) == ("<", pytest.approx(4 / 8), None)
     assert not worse.faster
     same = speed_up(exact(3, 0.9), 4, EXACT)
-    assert str(same) == "no speed-up shown: [0, 1.00] around < 1.00x"
+    assert (same.relation, same.low, same.high, same.faster) == ("<", None, pytest.approx(1), False)
 
 
 def test_entropy_that_no_temperature_has_is_not_bracketed() -> None:

@@ -1,4 +1,4 @@
-"""What the cells of an evaluation say together: speed-ups, gaps, the two by two, the least path gap, equal wall-clock.
+"""What the cells of an evaluation say together: speed-ups, gaps, the least path gap, equal wall-clock.
 
 Which plan is best, which temperature and which number of steps the headline is read at are settled without looking at
 any student: the plan by the teacher alone, the highest temperature, the fewest steps. Refuses to know pages and files.
@@ -38,7 +38,6 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
         "caught": {cell_name(cell): list(cell.suspicions) for cell in results.cells if cell.suspicions},
     }
     found["comparisons"] = _comparisons(results, teacher, seed, draws) if teacher else []
-    found["two_by_two"] = two_by_two(results, found)
     found["headline"] = headline(results, found)
     return replace(results, analysis=found)
 
@@ -246,28 +245,6 @@ def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
 
 def _of(cell: Cell) -> Json:
     return {"ppl": cell.value("gen_ppl"), "entropy": cell.value("entropy"), "nfe": cell.nfe}
-
-
-def two_by_two(results: Results, found: Json) -> list[Json]:
-    """{teacher, student} x {iid, best plan} at every number of steps: what the plan gives, and what distillation."""
-    tables = []
-    plans = list(dict.fromkeys([found["base_plan"], found["best_plan"]]))
-    for name in contenders(results):
-        for steps in results.steps:
-            corners = []
-            for model in (found["teacher"], name):
-                for plan in plans:
-                    cell = results.one(model=model, plan=plan, steps=steps, temperature=results.temperature)
-                    if cell is not None:
-                        bound = next(
-                            (b for b in results.bounds if (b.model, b.plan, b.steps) == (model, plan, steps)), None
-                        )
-                        nats = bound.scores["per_token"]["value"] if bound else None
-                        corners.append(
-                            {"model": model, "plan": plan, **_of(cell), "gap": cell.value("path_gap"), "nelbo": nats}
-                        )
-            tables.append({"model": name, "steps": steps, "corners": corners})
-    return tables
 
 
 def headline(results: Results, found: Json) -> Json | None:

@@ -39,21 +39,8 @@ class SpeedUp:
         """Whether 'x faster' may be said."""
         return self.value is not None and self.low is not None and self.low > 1
 
-    def __str__(self) -> str:
-        if self.value is None:
-            return "not bracketed: no teacher temperature has this entropy"
-        sign = "" if self.relation == "=" else f"{self.relation} "
-        ends = f"[{_end(self.low, '0')}, {_end(self.high, '∞')}]"
-        if self.faster:
-            return f"{sign}{self.value:.2f}x faster {ends}"
-        return f"no speed-up shown: {ends} around {sign}{self.value:.2f}x"
-
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "faster": self.faster, "words": str(self)}
-
-
-def _end(value: float | None, otherwise: str) -> str:
-    return otherwise if value is None else f"{value:.2f}"
+        return {**asdict(self), "faster": self.faster}
 
 
 def falling(value_ND: Tensor) -> Tensor:
