@@ -36,9 +36,8 @@ def house(tmp_path_factory) -> Path:
 
 
 def run(capsys, house, *words: str) -> tuple[int, str, str]:
-    code = main(
-        ["distill", "--data", str(house / "corpus"), "--teacher", str(house / "teacher"), *OPTIONS.split(), *words]
-    )
+    folders = f"--data {house / 'corpus'} --teacher {house / 'teacher'}"
+    code = main(["distill", *folders.split(), *OPTIONS.split(), *words])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -60,7 +59,7 @@ def test_a_whole_run_with_a_judge(capsys, house, tmp_path):
         ("teacher", 1), ("teacher", pytest.approx(0.96 * 0.93)), ("round 1", 1), ("round 2", 1),
     ]  # fmt: skip
     assert all(row["nfe"] == 3 and row["gen_ppl"]["value"] > 1 for row in rows)
-    assert table["judge"]["protocol"] == "mdlm"
+    assert (table["judge"]["protocol"], table["plan"], table["grid"]) == ("mdlm", "golden", "rank")
     # a row says what anyone can find again with the loadable student of the round
     student = unmask.load(out / "rounds/2")
     drawn = unmask.sample(student, 4, 3, device="cpu").tokens
@@ -72,63 +71,35 @@ def test_a_whole_run_with_a_judge(capsys, house, tmp_path):
 
     # the student knows its teacher by place and by weights
     teacher = student.provenance["config"]["facts"]["teacher"]
-    assert (
-        weights_hash(load(teacher["source"]).model) == teacher["weights"] == weights_hash(load(house / "teacher").model)
-    )
+    assert teacher["weights"] == weights_hash(load(teacher["source"]).model)
+    assert Path(teacher["source"]) == house / "teacher"
 
     # again: nothing to train, the same table, wherever the teacher lies now
     moved = tmp_path / "moved"
     shutil.copytree(house / "teacher", moved)
-    words = [
-        "--out",
-        str(out),
-        "--judge",
-        str(house / "judge"),
-        "--sample_steps",
-        "3",
-        "--teacher",
-        str(moved),
-        "--json",
-    ]
+    words = f"--out {out} --judge {house / 'judge'} --sample_steps 3 --teacher {moved} --json".split()
     code, shown, told = run(capsys, house, *words)
     assert (code, json.loads(shown)["rows"]) == (0, rows)
     assert "is finished" in told
 
 
-@pytest.mark.parametrize("plan", ["iid", None])
-def test_the_table_is_drawn_on_the_plan_of_the_run_and_says_so(plan, capsys, house, tmp_path):
-    out, named = tmp_path / "run", ["--plan", plan] if plan else []
-    code, shown, _ = run(capsys, house, "--out", str(out), "--sample_steps", "3", *named)
+def test_the_table_is_drawn_on_the_plan_of_the_run_and_says_so(capsys, house, tmp_path):
+    out = tmp_path / "run"
+    code, shown, _ = run(capsys, house, "--out", str(out), "--sample_steps", "3", "--plan", "iid")
     assert code == 0
-    assert f"4 samples in 3 steps on the plan {plan or 'golden'};" in " ".join(shown.split())
+    assert "4 samples in 3 steps on the plan iid;" in " ".join(shown.split())
     table = json.loads((out / "rounds.json").read_text())
-    where = {"plan": "iid", "grid": "uniform"} if plan else {"plan": "golden", "grid": "rank"}
-    assert {name: table[name] for name in where} == where
-    drawn = unmask.sample(unmask.load(out / "rounds/2"), 4, 3, device="cpu", **where)
-    shares = [torch.bincount(row) / len(row) for row in drawn.tokens]
-    entropy = [-sum(p * math.log(p) for p in share.tolist() if p) for share in shares]
-    assert table["rows"][-1]["entropy"]["value"] == pytest.approx(sum(entropy) / 4)
+    assert (table["plan"], table["grid"]) == ("iid", "uniform")
+    drawn = unmask.sample(unmask.load(out / "rounds/2"), 4, 3, device="cpu", plan="iid", grid="uniform")
     assert table["rows"][-1]["nfe"] == pytest.approx(float(drawn.nfe.double().mean()))
 
 
 def test_a_student_starts_as_its_teacher(capsys, house, tmp_path):
     for method in ("mcd", "sdtt", "cd4lm", "elbo"):
-        words = ["--lr", "1e-30", "--rounds", "1", "--round_steps", "1", "--method", method]
-        words += ["--delta", "0.1"] if method in ("mcd", "sdtt") else []
-        arguments = [
-            "distill",
-            "--data",
-            str(house / "corpus"),
-            "--teacher",
-            str(house / "teacher"),
-            *words,
-            "--guard",
-            "off",
-        ]
-        assert (
-            main([*arguments, *QUICK.split(), "--batch", "4", "--eval_every", "0", "--out", str(tmp_path / method)])
-            == 0
-        )
+        words = f"--lr 1e-30 --rounds 1 --round_steps 1 --method {method} --guard off --batch 4 --eval_every 0 {QUICK}"
+        words += " --delta 0.1" if method in ("mcd", "sdtt") else ""
+        folders = f"--data {house / 'corpus'} --teacher {house / 'teacher'} --out {tmp_path / method}"
+        assert main(["distill", *words.split(), *folders.split()]) == 0
         begun, ended = load(house / "teacher").model, load(tmp_path / method / "rounds/1").model
         assert all(torch.allclose(a, b) for a, b in zip(begun.parameters(), ended.parameters(), strict=True))
     assert "ELBO" in capsys.readouterr().out
