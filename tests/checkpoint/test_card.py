@@ -31,7 +31,7 @@ RUN = {
 def test_a_bfloat16_checkpoint_writes_as_its_rounded_float32_twin(checkpoint, random_dit, tmp_path):
     convert_from = tmp_path / "full"
     save(checkpoint, convert_from)
-    convert(convert_from, tmp_path / "half", dtype=torch.bfloat16)
+    convert(convert_from, tmp_path / "half", dtype="bf16")
     half = load(tmp_path / "half")
     assert {parameter.dtype for parameter in half.model.parameters()} == {torch.bfloat16}
     twin = random_dit(vocab_size=checkpoint.model.vocab_size)
@@ -63,7 +63,7 @@ def test_the_card_says_what_the_checkpoint_is(checkpoint, tmp_path):
     source = Checkpoint(checkpoint.model, checkpoint.process, checkpoint.tokenizer, RUN)
     save(source, tmp_path / "run", raw=checkpoint.model.state_dict())
     target = tmp_path / "minnow"
-    convert(tmp_path / "run", target, dtype=torch.bfloat16, fold=True, card="Reads fish stories.", licence="CC0-1.0")
+    convert(tmp_path / "run", target, dtype="bf16", fold=True, card="Reads fish stories.", licence="CC0-1.0")
     card = (target / "README.md").read_text()
     assert card.startswith("# minnow\n\nReads fish stories.\n")
     rows = dict(re.findall(r"^\| (.+?) \| (.+) \|$", card, re.MULTILINE))

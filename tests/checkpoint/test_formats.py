@@ -69,7 +69,7 @@ def test_our_tokenizer_travels_in_an_mdlm_folder(random_dit, tokenizer, tmp_path
 def test_half_the_size_leaves_the_rotary_frequencies_whole(random_dit, tmp_path):
     """MDLM's code reads them from the file: rounded to bf16 they would turn far positions by another angle."""
     save(Checkpoint(random_dit()), tmp_path / "ours")
-    convert(tmp_path / "ours", tmp_path / "theirs", format="mdlm", dtype=torch.bfloat16)
+    convert(tmp_path / "ours", tmp_path / "theirs", format="mdlm", dtype="bf16")
     written = read_tensors(tmp_path / "theirs" / "model.safetensors")
     frequencies = written.pop("backbone.rotary_emb.inv_freq")
     assert torch.equal(frequencies, inverse_frequencies(2 * len(frequencies)).float())

@@ -117,8 +117,8 @@ def test_in_python_too_and_in_any_size(capsys, corpora, tmp_path):
     model = unmask.train(corpora[0], preset="tiny", length=12, hidden=32, blocks=2, heads=1, cond=8, steps=3, batch=4,
                          eval_batches=1, device="cpu", progress=False).model  # fmt: skip
     assert (model.config.hidden, model.config.blocks, model.config.heads, model.config.cond) == (32, 2, 1, 8)
-    words = ["--hidden", "32", "--blocks", "2", "--heads", "1", "--cond", "8", "--threads", "1", "--out"]
-    assert run(capsys, "--data", corpora[0], *OPTIONS.split(), *words, str(tmp_path / "run"))[0] == 0
+    words = f"{OPTIONS} --hidden 32 --blocks 2 --heads 1 --set cond=8 causal=false --threads 1 --out {tmp_path / 'run'}"
+    assert run(capsys, "--data", corpora[0], *words.split())[0] == 0
     assert weights_hash(load(tmp_path / "run").model) == weights_hash(model)
     assert run(capsys, "--data", corpora[0], *OPTIONS.split()) == (
         2, "unmask: --out must be given: the folder that the run lives in\n",
@@ -137,8 +137,8 @@ def test_in_python_too_and_in_any_size(capsys, corpora, tmp_path):
         (["--data", "CORPUS", "--length", "5000"], "less than one block of 5000"),
         (["--data", "CORPUS", "--length", "600"], "the validation split"),
         (["--data", "CORPUS", "--device", "gpu"], "did you mean 'cpu'?"),
-        (["--data", "CORPUS", "--objective", "ar", "--plan", "golden"], "the objective ar has none"),
-        (["--data", "CORPUS", "--objective", "ar", "--plan_steps", "4"], "the objective ar has none"),
+        (["--data", "CORPUS", "--objective", "ar", "--plan", "golden"], "plan is no setting of the objective ar"),
+        (["--data", "CORPUS", "--objective", "ar", "--plan_steps", "4"], "plan_steps is no setting"),
         (["--data", "CORPUS", "--plan_steps", "0"], "plan_steps is a number of sampling steps: at least 1, not 0"),
         (["--data", "CORPUS", "--plan", "stride"], "give plan_steps"),
         (["--data", "CORPUS", "--parallel", "fsdp"], "torchrun"),

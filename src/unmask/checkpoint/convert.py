@@ -14,11 +14,13 @@ from unmask.checkpoint.locate import bundled
 from unmask.checkpoint.tensors import write_tensors
 from unmask.core.errors import UserError
 from unmask.core.files import fresh_folder, write_json, write_text
+from unmask.core.verbs import verb
 from unmask.models.family import family_of, plain
 from unmask.processes import Masked
 from unmask.processes.process import process_to_json
 
 
+@verb
 def convert(
     source: str | Path,
     target: str | Path,
@@ -26,26 +28,28 @@ def convert(
     format: Literal["unmask", "mdlm"] = "unmask",
     weights: Literal["ema", "raw"] = "ema",
     revision: str | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: Literal["fp32", "bf16"] | None = None,
     fold: bool = False,
     card: str | None = None,
     licence: str | None = None,
     overwrite: bool = False,
 ) -> Checkpoint:
-    """Read `source`, whatever its layout, and write one set of its weights to the folder `target`.
+    """Read a checkpoint of any layout we know and write one set of its weights to a folder.
 
     Args:
-        source: as for `load`
+        source: our folder, an MDLM or SDTT folder, a Lightning .ckpt file, a bundled name or a hub name (owner/name)
         target: the folder to write
-        format: our own, or MDLM's hub folder
-        weights: the averaged weights or the raw ones
+        format: our own format, or MDLM's hub folder
+        weights: the averaged weights or the raw ones, where the source has both
         revision: of a hub repository
-        dtype: store the weights in this type
-        fold: leave out the conditioning on time, which is off
-        card: what the model is and what it read: writes a model card, and a provenance without this machine's paths
+        dtype: store the weights in this type; otherwise they stay as stored
+        fold: leave out the conditioning on time, which is off in every model here: the same function in fewer numbers
+        card: what the model is and what it read, in a few sentences: writes a model card (README.md), and a provenance
+            without the paths of this machine
         licence: of the weights, for the card
-        overwrite: replace a checkpoint that is there
+        overwrite: replace a checkpoint that is already there
     """
+    stored = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
     target = Path(target)
     if licence is not None and card is None:
         raise UserError("a licence is said in the model card: give --card, what the model is and what it read")
@@ -59,12 +63,12 @@ def convert(
     if card is not None:
         checkpoint = replace(checkpoint, provenance=portable(checkpoint.provenance))
     if format == "unmask":
-        save(checkpoint, target, dtype=dtype)
+        save(checkpoint, target, dtype=stored)
     else:
-        _save_mdlm(checkpoint, target, dtype)
+        _save_mdlm(checkpoint, target, stored)
     if card is not None:
-        stored = dtype or next(plain(checkpoint.model).parameters()).dtype
-        text = model_card(checkpoint, target, about=card, licence=licence, dtype=stored, weights=weights)
+        kept = stored or next(plain(checkpoint.model).parameters()).dtype
+        text = model_card(checkpoint, target, about=card, licence=licence, dtype=kept, weights=weights)
         write_text(target / CARD, text)
     return checkpoint
 

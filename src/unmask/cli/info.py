@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.checkpoint.locate import locate
+from unmask.inference.step_law import step_law_to_json
+from unmask.models.family import config_to_json, family_of, plain
+from unmask.processes.process import process_to_json
 
 BRIEF = ("step", "score", "distillation", "unmask", "device", "time")  # of a provenance; --json has all of it
 
@@ -37,14 +38,15 @@ def info(checkpoint: str, /, *, json: bool = False) -> None:
 def describe(checkpoint: Checkpoint, place: Path) -> dict[str, Any]:
     """All of it as JSON can hold it."""
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    weights = list(model.parameters()) if isinstance(model, nn.Module) else []
+    weights = list(plain(model).parameters())
     files = [place] if place.is_file() else sorted(path for path in place.iterdir() if path.is_file())
     return {
-        "model": repr(checkpoint),
+        "family": family_of(model).name,
+        "shape": config_to_json(model),
+        "process": process_to_json(checkpoint.process),
+        "step_law": step_law_to_json(checkpoint.step_law),
         "parameters": sum(weight.numel() for weight in weights),
         "stored_in": ", ".join(sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})),
-        "states": model.vocab_size,
-        "length": model.length,
         "tokenizer": None if tokenizer is None else f"{tokenizer.name} ({tokenizer.size:,} tokens)",
         "files": {path.name: path.stat().st_size for path in files},
         "folder": str(place),
@@ -56,6 +58,6 @@ def _shown(value: Any, between: str = f"\n{'':<12}") -> str:
     """A number with its commas, a mapping a line each."""
     if isinstance(value, Mapping):
         return between.join(f"{name} {_shown(one, ', ')}" for name, one in value.items() if one is not None)
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

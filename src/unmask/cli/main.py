@@ -88,7 +88,10 @@ MORE = {
         "find the best step grid for a model on held-out text", "unmask.studies.fit_grid:fit_grid",
         "unmask.cli.fit_grid:present", smaller=_BATCH,
     ),
-    "convert": Verb("change a checkpoint's format", "unmask.cli.convert:convert", machine=False),
+    "convert": Verb(
+        "change a checkpoint's format", "unmask.checkpoint.convert:convert", "unmask.cli.convert:present",
+        ("source", "target"), machine=False,
+    ),
     "duality": Verb(
         "show the Gaussian-discrete duality in numbers and a figure", "unmask.cli.duality:duality", plugins=False
     ),

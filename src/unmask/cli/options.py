@@ -132,6 +132,8 @@ class Option:
             _check_text(raw, self.shown)
         if get_origin(kind) is Literal:
             return get_args(kind)[list(map(str, get_args(kind))).index(str(raw))]
+        if kind is bool and raw in ("true", "false"):
+            return raw == "true"
         if isinstance(raw, (list, dict)) or isinstance(raw, bool) is not (kind is bool):
             raise TypeError
         if kind is int:

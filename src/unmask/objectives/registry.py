@@ -27,6 +27,12 @@ def register_objective(name: str, kind: type[Any]) -> None:
     (METHODS if issubclass(kind, Distillation) else OBJECTIVES)[name] = kind
 
 
+def objective_named(name: str) -> type[Any]:
+    if name not in OBJECTIVES:
+        raise unknown("objective", name, OBJECTIVES)
+    return OBJECTIVES[name]
+
+
 def method_named(name: str) -> type[Any]:
     if name not in METHODS:
         raise unknown("method", name, METHODS)

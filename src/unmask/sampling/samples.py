@@ -22,6 +22,10 @@ class Samples:
     def __len__(self) -> int:
         return self.tokens.shape[0]
 
+    def __repr__(self) -> str:
+        plan = (self.record.get("plan") or {}).get("name", "no plan")
+        return f"Samples({len(self)} of {self.tokens.shape[1]} tokens, {self.nfe.double().mean():.4g} forwards, {plan})"
+
 
 @dataclass(frozen=True)
 class StepView:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +12,7 @@ import torch
 
 from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import Checkpoint, load
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError
 from unmask.core.ranks import joined
 from unmask.core.streams import seed_of
 from unmask.core.verbs import verb
@@ -22,7 +21,7 @@ from unmask.data.shards import ShardSet, check_tokenizer
 from unmask.metrics.judges import load_judge
 from unmask.models.denoiser import is_causal
 from unmask.models.family import as_student, changed_preset, family_named
-from unmask.objectives.registry import OBJECTIVES
+from unmask.objectives.registry import objective_named
 from unmask.processes import Process, process_named
 from unmask.processes.schedule import schedule_named
 from unmask.training.guard import Bounds, Guard
@@ -53,7 +52,7 @@ def train(
     heads: int | None = None,
     cond: int | None = None,
     dropout: float | None = None,
-    set_: Sequence[str] | None = None,
+    set_: Mapping[str, int | float | bool | str] | None = None,
     trainer: Trainer,
 ) -> Checkpoint:
     """Train a model on corpora made by `unmask prepare`. Run the same command again to continue a run that stopped.
@@ -81,15 +80,12 @@ def train(
         heads: attention heads
         cond: features of the conditioning on time
         dropout: share of features dropped in training (default: the model's)
-        set_: NAME=VALUE of any other part of the shape, for families of other options
+        set_: any other part of the shape, for families of other options
     """
-    if objective not in OBJECTIVES:
-        raise unknown("objective", objective, OBJECTIVES)
-    if objective == "ar" and (process, schedule, plan, plan_steps) != (None, None, "iid", None):
-        raise UserError("process, schedule, plan and plan_steps are about noise, and the objective ar has none: leave "
-                        "them out")  # fmt: skip
+    _check_settings(objective, process=process, schedule=schedule, plan=None if plan == "iid" else plan,
+                    plan_steps=plan_steps)  # fmt: skip
     corpora = _opened(data)
-    shape = {"hidden": hidden, "blocks": blocks, "heads": heads, "cond": cond, "dropout": dropout}
+    shape: dict[str, Any] = {"hidden": hidden, "blocks": blocks, "heads": heads, "cond": cond, "dropout": dropout}
     if from_ is not None:
         if family or preset or set_ or any(value is not None for value in shape.values()):
             raise UserError(f"--from brings the model with it: leave out --family, --preset, --set, --"
@@ -97,14 +93,12 @@ def train(
         model, noise, start = _started(from_, corpora, objective)
     else:
         noise, start = process_named("masked"), None
-        shape |= {"length": length, "causal": True if objective == "ar" else None, **_settings(set_)}
+        shape |= {"length": length, "causal": True if objective == "ar" else None, **(set_ or {})}
         model = _fresh(family or "dit", preset, corpora, trainer.seed, shape)
     loader = Loader(corpora, model.length if length is None else length, weights=weights, seed=trainer.seed, wrap=wrap)
     if process is not None or schedule is not None:
         noise = process_named(process or noise.name, schedule_named(schedule) if schedule else noise.schedule)
-    settings = {"process": noise, "plan": plan, "plan_steps": plan_steps}
-    asked = [field.name for field in dataclasses.fields(OBJECTIVES[objective]) if field.name in settings]
-    loss = OBJECTIVES[objective](**{name: settings[name] for name in asked})
+    loss = _objective(objective, noise, plan, plan_steps)
     return trainer.fit(model, loss, loader, facts={"from": start})
 
 
@@ -208,6 +202,21 @@ def distill(
         return student
 
 
+def _check_settings(objective: str, **given: object) -> None:
+    """A setting that an objective has no use for is refused: ar has no noise, and so neither process nor plan."""
+    takes = {field.name for field in dataclasses.fields(objective_named(objective))}
+    for name, value in given.items():
+        if value is not None and (name if name != "schedule" else "process") not in takes:
+            raise UserError(f"{name} is no setting of the objective {objective}: leave it out")
+
+
+def _objective(name: str, process: Process, plan: str, plan_steps: int | None) -> Any:
+    """An objective by name, from what it has a use for of these; any other setting of its own is its default."""
+    given = {"process": process, "plan": plan, "plan_steps": plan_steps}
+    kind = objective_named(name)
+    return kind(**{key: given[key] for key in given.keys() & {field.name for field in dataclasses.fields(kind)}})
+
+
 def load_teacher(teacher: Checkpoint | str | Path) -> Checkpoint:
     """A masked model, as `distill` and `demo` need one."""
     source = teacher if isinstance(teacher, Checkpoint) else load(teacher)
@@ -244,20 +253,6 @@ def _lasting(source: Checkpoint | str | Path) -> str | None:
     if isinstance(source, Checkpoint):
         return None
     return str(Path(source).resolve()) if Path(source).exists() else str(source)
-
-
-def _settings(said: Sequence[str] | None) -> dict[str, Any]:
-    """NAME=VALUE as numbers, true and false, or text."""
-    found: dict[str, Any] = {}
-    for item in said or ():
-        name, sign, value = item.partition("=")
-        if not sign:
-            raise UserError(f"--set takes NAME=VALUE, not {item!r}")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
 
 
 def _fresh(family: str, preset: str | None, corpora: list[ShardSet], seed: int, shape: dict[str, Any]) -> Any:
