@@ -18,8 +18,8 @@ PLUGIN = str(Path(plugin.__file__))
 SIZE, MASK = 8, 3  # tokens, one of which is the mask and stands in no text
 QUICK = {"batch": 8, "device": "cpu", "tensorboard": False, "progress": False, "warmup": 5, "eval_batches": 1}
 KINDS = {
-    "gru": {"family": "gru", "set_": [f"mask={MASK}"]},
-    "bert": {"family": "bert", "set_": [f"mask={MASK}", "hidden=32"], "lr": 3e-3, "steps": 120},
+    "gru": {"family": "gru", "set_": {"mask": MASK}},
+    "bert": {"family": "bert", "set_": {"mask": MASK, "hidden": 32}, "lr": 3e-3, "steps": 120},
     "uniform": {"family": "gru", "process": "uniform"},
 }
 
