@@ -76,9 +76,9 @@ def test_a_text_longer_than_the_judge_is_read_to_its_end(letters, hand_made):
     judge, made = hand_made(letters(7), context=4)
     row = [0, 3, 6, 1, 5, 2, 2, 4]
     texts = Texts(torch.tensor([row]), letters(7), log_q_T=torch.tensor([-10.0], dtype=torch.float64))
-    told = [6, *row]
+    seen = [6, *row]
     begins = {1: 0, 2: 0, 3: 0, 4: 0, 5: 2, 6: 2, 7: 4, 8: 4}
-    log_p = sum(float(made.after(told[begins[i] : i])[told[i]]) for i in range(1, 9))
+    log_p = sum(float(made.after(seen[begins[i] : i])[seen[i]]) for i in range(1, 9))
     assert float(path_gap(texts, judge).gap.ratio.top_n) == pytest.approx(-10 - log_p, rel=1e-9)
 
 

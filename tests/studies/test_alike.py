@@ -1,10 +1,10 @@
-"""How alike texts are at equal entropy: read off between the teacher's temperatures, and told where it differs."""
+"""How alike texts are at equal entropy: read off between the teacher's temperatures, and said where it differs."""
 
 import dataclasses
 
 import pytest
 
-from unmask.studies.alike import alike
+from unmask.studies.frontier import alike
 from unmask.studies.report.tables import speed_ups
 from unmask.studies.report.words import meaning
 from unmask.studies.results import Cell, Results

@@ -1,4 +1,4 @@
-"""What may be asked of an evaluation: mistakes are told before any work, defaults fit, and what was cut is said."""
+"""What may be asked of an evaluation: mistakes are found before any work, defaults fit, and what was cut is said."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_options_of_drawing_are_told_where_nothing_is_drawn(scene, given) -> Non
         device="cpu",
         **given,
     )
-    told = " ".join(note for note in results.notes if "did nothing" in note)
-    assert {name for name in ("temperatures", "control_steps") if f"--{name}" in told} == given.keys()
+    said = " ".join(note for note in results.notes if "did nothing" in note)
+    assert {name for name in ("temperatures", "control_steps") if f"--{name}" in said} == given.keys()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ TOKENS, LENGTH, SCALE, HIDDEN = 17, 24, 0.85, 4
 def chain() -> TrigramMixture:
     """A trigram chain over the letters; the last token, the end of a document, never comes."""
     logits_VVV = 1.6 * torch.randn(TOKENS, TOKENS, TOKENS, generator=stream(5, "chain"), dtype=torch.float64)
-    logits_VVV -= 0.15 * torch.arange(TOKENS)  # some letters are frequent: cooling makes texts dull
+    logits_VVV -= 0.15 * torch.arange(TOKENS)  # some letters are frequent: a low temperature makes texts dull
     logits_VVV[..., -1] = -30
     pair_VV = logits_VVV[0].flatten().softmax(0).view(TOKENS, TOKENS)
     return TrigramMixture(torch.ones(1).double(), pair_VV[None], logits_VVV.softmax(-1)[None], LENGTH)
@@ -111,7 +111,7 @@ def test_more_steps_hidden_inside_are_credited(results: Results) -> None:
     assert found["gap"]["high"] < 0
 
 
-def test_the_teacher_walks_a_frontier(results: Results) -> None:
+def test_the_teacher_has_a_frontier(results: Results) -> None:
     """Cooler is duller and likelier; more steps are likelier at the same temperature."""
     path = sorted(results.where(model="teacher", steps=4), key=lambda cell: cell.temperature)
     assert len(path) > 2, "one temperature more, where it meets the student's entropy"
@@ -130,6 +130,6 @@ def test_the_best_plan_is_found_at_the_steps_that_all_plans_ran():
     settings = {"plans": ["golden", "stride"], "steps": [8, 256], "temperatures": [1.0]}
     roles = {"teacher": {"role": "teacher"}}
     assert best_plan(Results(roles, [], bounds, settings, None), "teacher") == "stride"
-    settings["plans"].append("permutation")  # a yardstick, which ran in many steps only, has no say
+    settings["plans"].append("permutation")  # one that ran in many steps only has no say
     bounds.append(bound("permutation", 256, 4.03))
     assert best_plan(Results(roles, [], bounds, settings, None), "teacher") == "stride"

@@ -79,7 +79,7 @@ def nelbo(
         device: where
         precision: of the matrices
         compile: compile the model
-        progress: told texts done, of how many
+        progress: called with the texts that are done, and of how many
     """
     if plans < 1:
         raise UserError(f"plans must be at least 1, not {plans}")

@@ -11,7 +11,7 @@ Shapes: n samples, D bootstrap draws, R statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -165,11 +165,9 @@ class Score:
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] {self.unit} (n={self.count})"
 
 
-def resamples(n: int, *, seed: int, draws: int = DRAWS) -> Iterator[Tensor]:
+def resamples(n: int, *, seed: int, draws: int = DRAWS) -> Iterable[Tensor]:
     """Bootstrap weights in chunks of draws: weight[d, i] is how often sample i was drawn, each row sums to n."""
-    if draws * n <= _REMEMBERED:
-        return iter(_remembered(n, seed, draws))
-    return _resamples(n, seed, draws)
+    return _remembered(n, seed, draws) if draws * n <= _REMEMBERED else _resamples(n, seed, draws)
 
 
 @lru_cache(maxsize=2)  # the many statistics of a cell share their resamples; those of an unpaired difference are two
@@ -197,11 +195,8 @@ def bootstrap(ratios: Sequence[Ratio], *, seed: int = 0, draws: int = DRAWS) -> 
     assert all(_same(ratio.cluster_n, first) for ratio in ratios), "and over the same clusters"
     drawn = [ratio.by_cluster() for ratio in ratios]
     count = len(drawn[0])
-    parts = [
-        torch.stack([ratio.under(weight_Dn) for ratio in drawn], dim=1)
-        for weight_Dn in resamples(count, seed=seed, draws=draws)
-    ]
-    found_DR = torch.cat(parts)
+    weights = resamples(count, seed=seed, draws=draws)
+    found_DR = torch.cat([torch.stack([ratio.under(weight_Dn) for ratio in drawn], dim=1) for weight_Dn in weights])
     if first is None or count < 2:
         return found_DR
     value_R = torch.tensor([ratio.value for ratio in ratios], dtype=torch.float64)

@@ -32,7 +32,7 @@ from unmask.metrics.ngrams import Rows
 from unmask.sampling.samples import Samples
 
 SAMPLE = "sample"  # the bundled corpus, as a user calls it
-FEW = 5  # documents that can be told apart; fewer are taken for one text, which is cut into stretches
+FEW = 5  # documents that can be kept apart; fewer are taken for one text, which is cut into stretches
 STRETCHES = 8
 _CHUNK = 1 << 24  # tokens read at once
 HELD_OUT = "validation"  # the split that is read unless another is named

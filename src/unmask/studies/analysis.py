@@ -1,8 +1,7 @@
 """What the cells of an evaluation say together: speed-ups, gaps, the least path gap, equal wall-clock.
 
 Which plan is best, which temperature and which number of steps the headline is read at are settled without looking at
-any student: the plan by the teacher alone, the highest temperature, the fewest steps. Refuses to know pages and files.
-Shapes: D draws.
+any student: the plan by the teacher alone, the highest temperature, the fewest steps. Shapes: D draws.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from functools import cache, partial
 import torch
 
 from unmask.metrics.score import DRAWS, Ratio, bootstrap, choose_least, difference
-from unmask.studies.alike import alike
-from unmask.studies.frontier import Drawn, Interval, at_entropy, cell_name, draw_cell
+from unmask.studies.frontier import Drawn, Interval, alike, at_entropy, draw_cell
 from unmask.studies.results import Bound, Cell, Json, Results
 from unmask.studies.speedup import gap_at, speed_up
 
@@ -35,7 +33,7 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
         "likelihood": likelihood_differences(results, teacher, seed, draws),
         "plan_likelihood": plan_differences(results, seed, draws),
         "wall_clock": wall_clock(results, best),
-        "caught": {cell_name(cell): list(cell.suspicions) for cell in results.cells if cell.suspicions},
+        "caught": {cell.name: list(cell.suspicions) for cell in results.cells if cell.suspicions},
     }
     found["comparisons"] = _comparisons(results, teacher, seed, draws) if teacher else []
     found["headline"] = headline(results, found)
@@ -101,11 +99,7 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
         for cell in _headline_cells(results, plan):
             student, nfe = drawn(cell), float(cell.nfe or 0)
             entry: Json = {
-                "model": cell.model,
-                "plan": plan,
-                "steps": cell.steps,
-                "temperature": cell.temperature,
-                "nfe": nfe,
+                **{"model": cell.model, "plan": plan, "steps": cell.steps, "temperature": cell.temperature, "nfe": nfe},
                 "log_ppl": float(student.log_ppl_D[0]),
                 "entropy": float(student.entropy_D[0]),
                 "speed_up": speed_up(student, nfe, paths).to_json(),
@@ -145,17 +139,9 @@ def least_gaps(results: Results, seed: int, draws: int) -> list[Json]:
     found = []
     for (model, plan, steps), cells in groups.items():
         chosen, unseen = choose_least([cell.ratios["gap"] for cell in cells])
-        found.append(
-            {
-                "model": model,
-                "plan": plan,
-                "steps": steps,
-                "temperature": cells[chosen].temperature,
-                "least_of": [cell.temperature for cell in cells],
-                "count": len(unseen),
-                **asdict(_interval(unseen, seed, draws)),
-            }
-        )
+        about: Json = {"model": model, "plan": plan, "steps": steps, "temperature": cells[chosen].temperature}
+        about |= {"least_of": [cell.temperature for cell in cells], "count": len(unseen)}
+        found.append({**about, **asdict(_interval(unseen, seed, draws))})
     return found
 
 
@@ -171,12 +157,10 @@ def likelihood_differences(results: Results, teacher: str | None, seed: int, dra
     """NELBO of each student less the teacher's at the same plan and steps, paired over texts and plans."""
     by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds}
     found = []
-    for name in contenders(results):
-        for (model, plan, steps), bound in by_key.items():
-            other = by_key.get((teacher or "", plan, steps))
-            if model != name or other is None or not bound.pairs_with(other):
-                continue
-            found.append({"model": model, "plan": plan, "steps": steps, **_less(bound, other, seed, draws)})
+    for bound in (bound for name in contenders(results) for bound in results.bounds if bound.model == name):
+        other = by_key.get((teacher or "", bound.plan, bound.steps))
+        if other is not None and bound.pairs_with(other):
+            found.append(_less(bound, other, seed, draws))
     return found
 
 
@@ -184,19 +168,16 @@ def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
     """NELBO of each plan less that of the first one, of the same model in as many steps, paired over texts."""
     by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds if bound.plan}
     found = []
-    for (model, plan, steps), bound in by_key.items():
+    for (model, _, steps), bound in by_key.items():
         other = by_key.get((model, results.plans[0], steps))
         if other is not None and other is not bound and bound.pairs_with(other):
-            about: Json = {"model": model, "plan": plan, "to": other.plan, "steps": steps}
-            found.append({**about, **_less(bound, other, seed, draws)})
+            found.append({**_less(bound, other, seed, draws), "to": other.plan})
     return found
 
 
 def _less(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
-    mine, theirs = bound.ratio, other.ratio
-    score = difference(mine, theirs, "nats/token", {}, seed=seed, draws=draws).to_json()
-    del score["record"]
-    return score
+    score = difference(bound.ratio, other.ratio, "nats/token", {}, seed=seed, draws=draws)
+    return {"model": bound.model, "plan": bound.plan, "steps": bound.steps, **score.plain()}
 
 
 def wall_clock(results: Results, plan: str | None) -> list[Json]:
@@ -205,16 +186,10 @@ def wall_clock(results: Results, plan: str | None) -> list[Json]:
     for ar in (cell for name in results.named("ar") for cell in results.where(model=name) if cell.seconds):
         for name in contenders(results):
             cells = results.where(model=name, plan=plan, temperature=results.temperature)
-            pair: Json = {
-                "ar": ar.model,
-                "temperature": ar.temperature,
-                "model": name,
-                "plan": plan,
-                "seconds": (ar.seconds or 0) / ar.n,
-                "ar_ppl": ar.value("gen_ppl"),
-                "ar_entropy": ar.value("entropy"),
-            }
-            found.append({**pair, **_at_seconds(cells, pair["seconds"])})
+            seconds = (ar.seconds or 0) / ar.n
+            pair: Json = {"ar": ar.model, "temperature": ar.temperature, "model": name, "plan": plan}
+            pair |= {"seconds": seconds, "ar_ppl": ar.value("gen_ppl"), "ar_entropy": ar.value("entropy")}
+            found.append({**pair, **_at_seconds(cells, seconds)})
     return found
 
 

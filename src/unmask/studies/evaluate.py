@@ -290,7 +290,7 @@ def _controls(maker: CellMaker, real: RealText | None, notes: list[str]) -> list
         return []
     cells = [maker.given(REAL, real.pool)]
     if len(real.pool) < 2 * PASSAGES:
-        notes.append(f"The parrot needs {2 * PASSAGES} held-out texts to be told from real text: left out.")
+        notes.append(f"The parrot needs {2 * PASSAGES} held-out texts to differ from real text: left out.")
         return cells
     return [*cells, maker.given(PARROT, parrot(real.pool, len(real.pool), PASSAGES))]
 

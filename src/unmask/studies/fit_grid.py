@@ -70,12 +70,8 @@ class Worth:
     tokens_a_step: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            **_plain(self.nelbo),
-            "fitted_minus_this": _plain(self.fitted_minus_this),
-            "nfe": self.nfe,
-            "tokens_a_step": list(self.tokens_a_step),
-        }
+        less, steps = _plain(self.fitted_minus_this), list(self.tokens_a_step)
+        return {**_plain(self.nelbo), "fitted_minus_this": less, "nfe": self.nfe, "tokens_a_step": steps}
 
 
 def _plain(score: Score) -> dict[str, float]:
@@ -94,16 +90,13 @@ class FittedGrid:
 
     def to_json(self) -> dict[str, Any]:
         """`sample --grid` reads this back (grids.read_grid)."""
+        grids = [(path.cost, path.grid()) for path in self.paths]
         return {
-            "grid": self.grid.to_json(),
-            "plan": self.plan,
-            "steps": self.grid.steps,
+            "grid": self.grid.to_json(), "plan": self.plan, "steps": self.grid.steps,
             "nelbo": {name: worth.to_json() for name, worth in self.worth.items()},
-            "fitting_half": [
-                {"steps": path.grid().steps, "nats": path.cost, "times": list(path.grid().times)} for path in self.paths
-            ],
+            "fitting_half": [{"steps": one.steps, "nats": cost, "times": list(one.times)} for cost, one in grids],
             "record": self.record,
-        }
+        }  # fmt: skip
 
 
 @verb
@@ -265,7 +258,7 @@ def _one_order(plan: Plan) -> Locked | LeftToRight:
 
 
 def _counted(progress: Progress | None, world: int, total: int) -> Advance | None:
-    """This process's views, told as if the others were as far."""
+    """This process's views, counted as if the others were as far."""
     if progress is None:
         return None
     done = 0
@@ -334,13 +327,9 @@ class _Fit:
     def worth(self, grid: Grid, forced: Forced, mine: Ratio, fitted: Ratio) -> Worth:
         """A grid's NELBO, and what the fitted one has less on the same texts."""
         tokens_S = torch.bincount(forced.step_TL.flatten(), minlength=grid.steps) / len(forced.step_TL)
-        return Worth(
-            grid=grid,
-            nelbo=Score.of(mine, "nats/token", {}, seed=self.seed),
-            fitted_minus_this=difference(fitted, mine, "nats/token", {}, seed=self.seed),
-            nfe=float(forced.nfe_T.double().mean()),
-            tokens_a_step=tuple(tokens_S.tolist()),
-        )
+        nelbo = Score.of(mine, "nats/token", {}, seed=self.seed)
+        less = difference(fitted, mine, "nats/token", {}, seed=self.seed)
+        return Worth(grid, nelbo, less, float(forced.nfe_T.double().mean()), tuple(tokens_S.tolist()))
 
 
 @torch.inference_mode()

@@ -1,22 +1,26 @@
-"""The frontier: log PPL as a function of entropy, along the path that lowering the temperature walks.
+"""The frontier: log PPL, and how alike texts are, as functions of entropy along a path of falling temperature.
 
 A lower temperature buys Gen PPL with entropy, so a number means something only beside what the teacher gets at the same
 entropy. Between two temperatures log PPL is read off linearly in entropy; beyond the last one nothing is read off at
 all: 'not bracketed' is an answer. Every quantity comes with its bootstrap draws, row 0 being the value itself.
 
-Refuses to know models and steps. Shapes: D draws (the first is the value), P points of a path, n texts.
+Shapes: D draws (the first is the value), P points of a path, n texts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from unmask.metrics.score import DRAWS, LEVEL, independent
-from unmask.studies.results import Cell
+from unmask.studies.results import Cell, Json
+
+ENDS = ("value", "low", "high")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +63,8 @@ def draw_cell(cell: Cell, *, seed: int = 0, draws: int = DRAWS) -> Drawn:
     """Bootstrap a cell: texts are drawn with replacement, each with its PPL and its entropy."""
     both = [cell.ratios["entropy"], cell.ratios["ppl"]]
     value_1R = torch.tensor([[ratio.value for ratio in both]], dtype=torch.float64)
-    value_DR = torch.cat([value_1R, independent(both, cell_name(cell), seed=seed, draws=draws)])
+    value_DR = torch.cat([value_1R, independent(both, cell.name, seed=seed, draws=draws)])
     return Drawn(value_DR[:, 0], value_DR[:, 1].log())
-
-
-def cell_name(cell: Cell) -> str:
-    return f"{cell.model} {cell.plan} {cell.steps} {cell.temperature}"
 
 
 def at_entropy(path: Sequence[Drawn], target_D: Tensor) -> Tensor:
@@ -79,10 +79,37 @@ def at_entropy(path: Sequence[Drawn], target_D: Tensor) -> Tensor:
     log_ppl_PD = torch.stack([point.log_ppl_D for point in path])
     above_PD, below_PD = entropy_PD[:-1], entropy_PD[1:]
     on_it_PD = (torch.minimum(above_PD, below_PD) <= target_D) & (target_D <= torch.maximum(above_PD, below_PD))
-    way_PD = torch.where(above_PD == below_PD, 0, (target_D - above_PD) / (below_PD - above_PD))
-    read_PD = log_ppl_PD[:-1] + way_PD * (log_ppl_PD[1:] - log_ppl_PD[:-1])
+    share_PD = torch.where(above_PD == below_PD, 0, (target_D - above_PD) / (below_PD - above_PD))
+    read_PD = log_ppl_PD[:-1] + share_PD * (log_ppl_PD[1:] - log_ppl_PD[:-1])
     falling_PD = (below_PD < above_PD).int().cumprod(0).bool()
     monotone_D = torch.where(on_it_PD & falling_PD, read_PD, torch.inf).amin(0)
     envelope_D = torch.where(on_it_PD, read_PD, torch.inf).amin(0)
     found_D = torch.where(monotone_D.isfinite(), monotone_D, envelope_D)
     return torch.where(found_D.isfinite(), found_D, torch.nan)
+
+
+def alike(cell: Cell, path: Sequence[Cell]) -> Json | None:
+    """Self-BLEU of a student's texts and of the teacher's where its path (hottest first) has their entropy.
+
+    Linear in entropy between two temperatures, the hottest pair that encloses it. None where there is no self-BLEU, or
+    no such pair.
+    """
+    target = cell.value("entropy")
+    if target is None or any(one.value("self_bleu") is None for one in (cell, *path)):
+        return None
+    for hot, cool in pairwise(path):
+        above, below = hot.scores["entropy"]["value"], cool.scores["entropy"]["value"]
+        if min(above, below) <= target <= max(above, below):
+            share = 0.0 if above == below else (target - above) / (below - above)
+            teacher = {
+                end: (1 - share) * hot.scores["self_bleu"][end] + share * cool.scores["self_bleu"][end] for end in ENDS
+            }
+            student = {end: cell.scores["self_bleu"][end] for end in ENDS}
+            return {"student": student, "teacher": teacher, "differ": _differ(student, teacher)}
+    return None
+
+
+def _differ(one: Json, other: Json) -> bool:
+    """Whether two values of independent texts are surely apart."""
+    half = math.hypot(*((said["high"] - said["low"]) / 2 for said in (one, other)))
+    return abs(one["value"] - other["value"]) > half

@@ -6,7 +6,7 @@ teacher first reaches the student's log PPL. The speed-up is n* over the student
 draw, so the interval knows the noise of both sides; a draw in which the student's entropy is not bracketed counts
 against both ends.
 
-Refuses to know models, files and words beyond a verdict. Shapes: D draws (the first is the value), N teacher NFEs.
+Shapes: D draws (the first is the value), N teacher NFEs.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def first_reach(log_nfe_N: Tensor, fit_ND: Tensor, target_D: Tensor) -> Reach:
         known_D = fit_D.isfinite()
         first_D = known_D & last_fit_D.isnan()
         reaches_D = known_D & (fit_D <= target_D) & (found_D.isnan() | (found_D == torch.inf))
-        way_D = (last_fit_D - target_D) / (last_fit_D - fit_D)
-        between_D = last_nfe_D + way_D * (log_nfe - last_nfe_D)
+        share_D = (last_fit_D - target_D) / (last_fit_D - fit_D)
+        between_D = last_nfe_D + share_D * (log_nfe - last_nfe_D)
         found_D = torch.where(reaches_D, torch.where(first_D, -torch.inf, between_D), found_D)
         least_D = torch.where(reaches_D & ~first_D, torch.where(broken_D, last_nfe_D, between_D), least_D)
         most_D = torch.where(reaches_D, torch.where(first_D | broken_D, log_nfe, between_D), most_D)
