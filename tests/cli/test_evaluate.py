@@ -156,19 +156,6 @@ def test_a_metric_of_a_plug_in_is_scored_shown_and_kept(place, capsys, monkeypat
     assert "vowels" in Path("plugged/report.md").read_text()
 
 
-def test_the_usual_steps_are_cut_to_the_models_length_and_steps_asked_for_are_not(place, capsys) -> None:
-    few = ["--models", "teacher=teacher", "--plans", "golden", "--temperatures", "1.0", "--n", "2", "--device", "cpu"]
-    assert main(["evaluate", *few, "--out", "usual"]) == 0
-    assert (
-        f"Steps: 4 8 16 in place of the usual 4 8 16 32 64, since these models write {LENGTH}"
-        in capsys.readouterr().out
-    )
-    assert json.loads(Path("usual/results.json").read_text())["settings"]["steps"] == [4, 8, 16]
-    assert main(["evaluate", *few, "--steps", "4", "64", "--out", "asked"]) == 2
-    assert f"steps must be at most {LENGTH}, one a token of these models, not 64" in capsys.readouterr().err
-    assert not Path("asked/results.json").exists()
-
-
 def test_report_merges_runs_and_replaces_no_other_results(evaluated: Path, tmp_path, capsys) -> None:
     other = [
         *MODELS,

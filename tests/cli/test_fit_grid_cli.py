@@ -163,10 +163,7 @@ def test_a_file_is_replaced_only_when_asked(place, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("line", "word"),
     [
-        ("--plan confidence", "locked plan"),
         ("--plan golde", "'golden'"),
-        ("--steps 17", "at most one step a token"),
-        ("--levels 3", "between the 4 steps and the 16 tokens"),
         ("--texts 3", "--texts must be at least 4"),
         ("--out {}/grid.txt", ".json"),
         ("--out {}/model/config.json/grid.json --model {}/nowhere", "cannot write"),  # before any work
@@ -175,7 +172,6 @@ def test_a_file_is_replaced_only_when_asked(place, tmp_path, capsys):
         ("--data {}/short", "2 texts of 16 tokens"),
         ("--split test", "0 tokens"),
         ("--model {}/causal", "causal"),
-        ("--model {}/nowhere", "nowhere"),
         ("--step 4", "--steps"),
     ],
 )

@@ -89,16 +89,8 @@ def test_control_steps_that_serve_nobody_are_told(scene, names) -> None:
 @pytest.mark.parametrize("given", [{}, {"temperatures": [1.0]}, {"temperatures": [1.0], "control_steps": [4]}])
 def test_options_of_drawing_are_told_where_nothing_is_drawn(scene, given) -> None:
     models, data, _ = scene
-    results = evaluate(
-        {"teacher": models["teacher"]},
-        steps=[2],
-        plans=["iid"],
-        n=2,
-        data=data,
-        only_bounds=True,
-        device="cpu",
-        **given,
-    )
+    options = {"plans": ["iid"], "n": 2, "data": data, "device": "cpu", **given}
+    results = evaluate({"teacher": models["teacher"]}, steps=[2], only_bounds=True, **options)
     said = " ".join(note for note in results.notes if "did nothing" in note)
     assert {name for name in ("temperatures", "control_steps") if f"--{name}" in said} == given.keys()
 
@@ -147,22 +139,6 @@ def test_a_judge_that_cannot_read_the_texts_is_refused_before_they_are_drawn(sce
         evaluate(teacher, steps=[4], judge=hand_made(letters(SIZE - 1))[0], protocol="sdtt", device="cpu")
     with pytest.raises(UserError, match="no end-of-document token"):
         evaluate(teacher, steps=[4], judge=hand_made(tokenizer, eos=False)[0], protocol="sdtt", device="cpu")
-
-
-def test_a_law_without_likelihood_is_drawn_where_none_is_asked_for(scene) -> None:
-    models, data, _ = scene
-    options = {**OPTIONS, "plans": ["iid@mdlm"], "temperatures": [1.0], "n": 4}
-    results = evaluate({"teacher": models["teacher"]}, steps=[4], data=data, bounds=False, **options)
-    assert [cell.plan for cell in results.where(model="teacher")] == ["iid@mdlm"]
-
-
-def test_the_split_that_was_read_is_recorded(scene) -> None:
-    models, data, _ = scene
-    few = {**OPTIONS, "plans": ["golden"], "n": 3}
-    alone = evaluate({"teacher": models["teacher"]}, steps=[4], data=data, only_bounds=True, **few)
-    assert alone.settings["split"] is None
-    with pytest.raises(UserError, match="no validation split"):
-        evaluate({"teacher": models["teacher"]}, steps=[4], data=data, split="validation", only_bounds=True, **few)
 
 
 def test_too_little_held_out_text_is_said(scene) -> None:

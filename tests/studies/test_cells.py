@@ -15,7 +15,7 @@ from unmask.models.dit.network import DiT
 from unmask.plans.plan import Confidence
 from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
-from unmask.studies import cells
+from unmask.studies import cells, fingerprint
 from unmask.studies.evaluate import evaluate
 from unmask.studies.report.tables import speed
 
@@ -131,28 +131,6 @@ def test_what_is_timed_meets_no_number_of_rows_for_the_first_time(compile, batch
     assert asked == [rows, 8]
 
 
-def test_cells_of_another_rule_of_ties_are_drawn_again(letters, tmp_path, monkeypatch) -> None:
-    asked, draw = [], cells.sample
-
-    def recorded(*given, plan, **options):
-        asked.append(plan)
-        return draw(*given, plan=plan, **options)
-
-    monkeypatch.setattr(cells, "sample", recorded)
-
-    def run() -> list[str]:
-        asked.clear()
-        plans = {"plans": ["golden", "confidence"], "cells": tmp_path / "cells"}
-        evaluate({"teacher": network(letters(SIZE))}, steps=[4], out=tmp_path / "out", **{**OPTIONS, **plans})
-        return asked
-
-    with monkeypatch.context() as before:
-        before.setattr(Confidence, "to_json", lambda rule: {"name": rule.name})
-        assert set(run()) == {"golden", "confidence"}
-    assert set(run()) == {"confidence"}
-    assert not run()
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -180,3 +158,27 @@ def test_a_kept_file_of_another_shape_is_made_again(letters, data, tmp_path, con
     for path, before in kept.items():
         again, once = json.loads(path.read_bytes()), json.loads(before)
         assert again.keys() == once.keys()
+
+
+def test_cells_of_another_law_are_drawn_again(letters, tmp_path, monkeypatch) -> None:
+    asked, draw = [], cells.sample
+
+    def recorded(*given, plan, **options):
+        asked.append(plan)
+        return draw(*given, plan=plan, **options)
+
+    monkeypatch.setattr(cells, "sample", recorded)
+
+    def run() -> set[str]:
+        asked.clear()
+        fingerprint.behaviour.cache_clear()
+        plans = {"plans": ["golden", "confidence"], "cells": tmp_path / "cells"}
+        evaluate({"teacher": network(letters(SIZE))}, steps=[4], out=tmp_path / "out", **{**OPTIONS, **plans})
+        return set(asked)
+
+    confidence = Confidence.confidence
+    with monkeypatch.context() as before:
+        before.setattr(Confidence, "confidence", lambda self, log_p_MV: -confidence(self, log_p_MV))
+        assert run() == {"golden", "confidence"}
+    assert run() == {"confidence"}
+    assert run() == set()

@@ -72,23 +72,12 @@ def test_sampling_in_python_takes_the_files_grid_of_so_many_steps(fitted) -> Non
         ("stride@{folder}/stride.json", "no grid of 2 steps, only of 4:"),
         ("blocks@{file}", r"the plan blocks@.*blocks take the grids uniform, rank or cosine"),
         ("blocks@mdlm", "blocks take the grids"),
-        ("golden@{folder}/nameless.json", "nameless.json is damaged.*fit-grid"),
-        ("golden@{folder}/listless.json", "listless.json is damaged"),
-        ("golden@{folder}/worded.json", "worded.json is damaged"),
-        ("golden@{folder}/rising.json", "rising.json: a grid.s times must fall"),
-        ("golden@{folder}/longer.json", "longer.json is damaged"),
     ],
 )
 def test_what_is_no_plan_or_grid_is_one_line(fitted, tmp_path, plan: str, message: str) -> None:
     found, path = fitted
     (tmp_path / "bad.json").write_text("{}")
     (tmp_path / "stride.json").write_text(json.dumps({**found.to_json(), "plan": "stride"}))
-    shorter = {
-        "nameless": [{"times": [1.0, 0.5, 0.0]}], "listless": 3, "rising": [{"steps": 2, "times": [0.1, 0.9]}],
-        "longer": [{"steps": 2, "times": [1.0, 0.6, 0.3, 0.0]}], "worded": [{"steps": 2, "times": "rank"}],
-    }  # fmt: skip
-    for name, half in shorter.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps({**found.to_json(), "fitting_half": half}))
     asked = [4, 8] if plan in ("golden@{file}", "golden@nowhere.json") else [4, 2]
     with pytest.raises(UserError, match=message) as raised:
         plans_on_grids([plan.format(folder=tmp_path, file=path)], asked)
