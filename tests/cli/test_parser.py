@@ -1,5 +1,7 @@
 """A verb's signature is its command line: lists, switches, recipes, and one line for every mistake."""
 
+import importlib
+import inspect
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -10,10 +12,12 @@ from typing import Any, Literal
 import pytest
 import yaml
 
+import unmask
 from unmask.cli.main import BENCHES, VERBS, main
 from unmask.cli.options import MISSING
 from unmask.cli.parser import Call, CommandLine, _as_yaml
 from unmask.core.errors import UserError
+from unmask.core.verbs import documented
 from unmask.core.verbs import verb as make_verb
 
 LINES = {f"unmask {name}": verb for name, verb in VERBS.items()} | {
@@ -183,6 +187,14 @@ def test_help_fits_a_terminal_and_says_what_every_option_is(program: str, capsys
     else:
         assert main([*words, "--help"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", ["prepare", "train", "distill", "sample", "evaluate", "fit_grid"])
+def test_a_verb_of_the_command_line_is_the_public_function(name: str) -> None:
+    function = getattr(unmask, name)
+    module, inner = VERBS[name.replace("_", "-")].function.split(":")
+    assert getattr(importlib.import_module(module), inner) is function
+    assert set(inspect.signature(function).parameters) <= documented(function.__doc__)[1].keys()  # all documented
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -55,13 +55,8 @@ def test_json_lines_hold_the_run_and_every_sample(unmask, folder):
         load(folder / "model"), 3, 3, prompt=["once upon", "a wolf", "there"], length=[24, 12, 20], suffix=" time",
         seed=1, top_k=9, device="cpu",
     )  # fmt: skip
-    assert (run["kind"], run["n"], run["steps"], run["plan"]["name"], run["grid"]["name"]) == (
-        "run",
-        3,
-        3,
-        "golden",
-        "rank",
-    )
+    assert (run["kind"], run["n"], run["steps"]) == ("run", 3, 3)
+    assert (run["plan"]["name"], run["grid"]["name"]) == ("golden", "rank")
     assert (run["draw"], run["seed"], run["top_k"], run["nfe"]) == ("float64", 1, 9, 3.0)
     assert [record["index"] for record in records] == [0, 1, 2]
     for i, (record, length) in enumerate(zip(records, (24, 12, 20), strict=True)):
@@ -153,13 +148,6 @@ def test_more_steps_than_tokens_cost_nothing(unmask):
     assert as_many[0] == one_a_token[0]
 
 
-def test_one_of_a_thing_is_not_several(unmask):
-    out, err = unmask("--steps", "1", "--n", "2")
-    assert out.count(" · 1 forward · ") == 2
-    assert " · 1 forward · " in err
-    assert unmask("--length", "1")[1].startswith("1 token in ")
-
-
 # --- texts as they come -----------------------------------------------------------------------------------------------
 
 
@@ -181,20 +169,18 @@ def interrupted(monkeypatch):
     return after
 
 
-def test_an_interrupt_keeps_what_is_done(unmask, interrupted):
-    whole = unmask("--n", "5", "--steps", "2", "--batch", "2")[0].splitlines(keepends=True)
-    interrupted(1)
-    out, err = unmask("--n", "5", "--steps", "2", "--batch", "2", expect=130)
-    assert err == "unmask: interrupted; 2 of 5 texts were printed\n"
-    assert out
-    assert "".join(whole).startswith(out)
+@pytest.mark.parametrize(
+    ("kind", "code", "word"), [(KeyboardInterrupt, 130, "interrupted"), (Terminated, 143, "terminated")]
+)
+def test_an_interrupt_keeps_what_is_done(kind, code, word, unmask, interrupted):
+    words = ["--n", "5", "--steps", "2", "--batch", "2"]
+    whole = unmask(*words)[0]
+    interrupted(1, kind)
+    out, err = unmask(*words, expect=code)
+    assert err == f"unmask: {word}; 2 of 5 texts were printed\n"
+    assert whole.startswith(out)
+    assert "2 of 5" in out
     assert "3 of 5" not in out
-
-
-def test_sigterm_keeps_what_is_done_too(unmask, interrupted):
-    interrupted(1, Terminated)
-    _, err = unmask("--n", "5", "--steps", "2", "--batch", "2", expect=143)
-    assert err == "unmask: terminated; 2 of 5 texts were printed\n"
 
 
 def test_texts_come_in_order_whatever_is_done_first(unmask, interrupted):
@@ -302,14 +288,9 @@ def test_in_python_the_same(folder):
     [
         (["--steps", "0"], "steps must be at least 1, not 0"),
         (["--temperature", "0"], "temperature must be above 0"),
-        (["--temperature", "inf"], "temperature must be above 0 and finite, not inf"),
         (["--prompt", "\udcff"], r"--prompt is not UTF-8 text: \udcff"),
-        (["--suffix", "a", "b\udcff"], r"--suffix is not UTF-8 text: b\udcff"),
         (["a ____ \udcff"], r"INFILL is not UTF-8 text: a ____ \udcff"),
-        (["--out", "\udcff.txt"], r"--out is not UTF-8 text: \udcff.txt"),
-        (["--temperature", "-1"], "temperature must be above 0"),
         (["--top_p", "0"], "top_p must be above 0 and at most 1"),
-        (["--top_p", "1.5"], "top_p must be above 0 and at most 1"),
         (["--top_k", "0"], "top_k must be at least 1"),
         (["--n", "0"], "n must be at least 1"),
         (["--batch", "0"], "batch must be at least 1"),
@@ -335,9 +316,7 @@ def test_in_python_the_same(folder):
         (["--draw", "float46"], "did you mean 'float64'?"),
         (["--precision", "bf16"], "on the CPU take precision fp32"),
         (["--gif", "film.png"], "must end in .gif"),
-        (["--html", "film"], "must end in .html"),
         (["--html", "a.html", "--out", "./a.html"], "a.html cannot hold both the texts and a film of them"),
-        (["--gif", "a.gif", "--out", "a.gif"], "a.gif cannot hold both the texts and a film of them"),
         (["--weights", "raw"], "one set of weights"),
         (["--out", "."], "it is a folder, not a file"),
         (["--out", os.devnull], "a device or a pipe, not a file"),
