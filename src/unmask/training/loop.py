@@ -30,7 +30,7 @@ from unmask.core.streams import seed_of, stream
 from unmask.data.loader import Batch, Loader
 from unmask.inference.step_law import Factorised, StepLaw
 from unmask.models.denoiser import is_causal
-from unmask.models.family import family_of
+from unmask.models.family import family_of, plain
 from unmask.objectives.base import IDENTITY, REGIONS, LossOutput, Objective
 from unmask.processes import Masked, Process
 from unmask.training.evaluate import Likelihood, half_masked, likelihood
@@ -160,7 +160,9 @@ class Run:
             student = Checkpoint(self.student.built(rounds.snapshot), rounds.process, step_law=self._step_law)
         elif number > 1:
             assert self.folder is not None
-            student = self.folder.load_round(number - 1, rounds.snapshot)
+            before = self.folder.load_round(number - 1, rounds.snapshot)
+            weights = dict(plain(before.model).named_parameters())
+            student = dataclasses.replace(before, model=self.student.holding(weights))  # shares what is not trained
         if rounds.begins(step):
             self.watch = LossWatch()  # a round's loss is not that of the round before
         rounds.enter(number, student)

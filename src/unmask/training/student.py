@@ -5,7 +5,7 @@ Only the parameters that are trained have an optimiser's state, an average and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,12 +73,17 @@ class Student:
         """The model by itself, in eval mode. It shares the run's tensors where they are whole: use it, or copy it,
         before the next step. All processes call this together.
         """
-        trained = self.trained(kind)
+        return self.holding(self.trained(kind))
+
+    def holding(self, trained: Mapping[str, Tensor]) -> Any:
+        """The same with these trained parameters; all others are the run's own."""
+        own = trainable(self.model)
         weights = {
-            name: trained[name].to(value.dtype) if name in trained else _gathered(value)
+            name: trained[name].to(value.dtype) if name in own else _gathered(value)
             for name, value in self.model.named_parameters()
         }
-        return filled(self._empty, weights).to(next(iter(weights.values())).device).eval()
+        place = "cpu" if any(map(is_sharded, own.values())) else self.ranks.device
+        return filled(self._empty, weights).to(place).eval()
 
     @contextmanager
     def averaged(self) -> Iterator[Any]:
