@@ -68,7 +68,9 @@ class Option:
             return "{" + ",".join(self.choices) + "}"
         is_path = Path in alternatives(self.annotation)
         kind = METAVARS[Path if is_path else str if str in kinds else kinds[0]]
-        return f"NAME={kind}" if self.named else kind
+        if self.named:
+            return "NAME=VALUE" if len(kinds) > 1 else f"NAME={kind}"
+        return kind
 
     def convert(self, raw: Any) -> Any:
         """A value from the command line or a recipe, checked; raises UserError in one line."""

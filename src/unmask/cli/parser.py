@@ -79,15 +79,15 @@ class CommandLine:
     ) -> None:
         self.function, self.program, self.present = function, program, present
         self.machine, self.plugins = machine, plugins
-        options = options_of(function, positional)
-        self._shows = {option.name for option in options_of(present, group="Output")} if present else set()
-        if present:
-            options += options_of(present, group="Output")
-        self.options = {option.name: option for option in options}
+        shows = options_of(present, group="Output") if present else []
+        self._shows = [option.name for option in shows]
+        self.options = {option.name: option for option in [*options_of(function, positional), *shows]}
 
     @functools.cached_property
     def parser(self) -> argparse.ArgumentParser:
-        words = [o.shown if o.positional else f"{o.shown} {o.metavar}" for o in self.options.values() if _needed(o)]
+        words = [
+            _in_usage(option) for option in self.options.values() if option.positional or option.default is MISSING
+        ]
         parser = _Parser(
             prog=self.program, usage=f"{self.program} {' '.join(['[options]', *words])}", allow_abbrev=False,
             description=documented(flattened(self.function)[2])[0], formatter_class=_Help,
@@ -193,8 +193,10 @@ class CommandLine:
         return chosen
 
 
-def _needed(option: Option) -> bool:
-    return option.default is MISSING or option.positional
+def _in_usage(option: Option) -> str:
+    if not option.positional:
+        return f"{option.shown} {option.metavar}"
+    return option.shown if option.default is MISSING else f"[{option.shown}]"
 
 
 def _add(group: Any, option: Option) -> None:

@@ -73,7 +73,8 @@ def train(
     Model:
         from_: start from the weights of this checkpoint instead of random ones
         family: the kind of network (default: dit)
-        preset: the model's shape, of which the options below change parts (default: pocket, or the family's first)
+        preset: the model's shape, of which the options below change parts; of dit: tiny, mini, pocket, study, small,
+            medium or large (default: pocket, or the family's first)
         length: tokens in a sequence (default: the model's)
         hidden: features of a position
         blocks: transformer blocks
