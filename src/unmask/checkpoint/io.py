@@ -21,6 +21,7 @@ from unmask.checkpoint.locate import locate
 from unmask.checkpoint.tensors import at_most_these, check_finite, read_tensors, write_tensors
 from unmask.core.errors import UserError, os_errors, reading, unknown
 from unmask.core.files import check_claim, fresh_folder, kind_of, read_json, sha256_file, write_json, write_text
+from unmask.core.plugins import load_plugins
 from unmask.data.tokenizer import Tokenizer
 from unmask.inference.step_law import STEP_LAWS, Factorised, StepLaw, make_step_law, step_law_to_json
 from unmask.models.denoiser import Denoiser
@@ -157,6 +158,7 @@ def load(
     """
     if weights not in WEIGHTS:
         raise unknown("weights", str(weights), WEIGHTS)
+    load_plugins()  # its family may be one of an installed package
     place = _device(device)
     with os_errors("read", source), reading(source, "the checkpoint", "restore a copy, or save it again"):
         path = locate(source, revision)
