@@ -57,7 +57,7 @@ def show(results: Results, out: Path, as_json: bool) -> None:
 
     console = Console(highlight=False)
     tables = [main_table(results), _own(results)] if results.cells else [likelihood(results), _plans(results)]
-    for table in tables:
+    for table in tables if results.plans else tables[1:]:  # texts alone: the one with every score
         if table.rows:
             console.print(_rich(table))
     for sentence in meaning(results):

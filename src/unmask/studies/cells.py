@@ -140,8 +140,10 @@ class CellMaker:
 
     def given(self, name: str, texts: Texts) -> Cell:
         """A cell of texts that were not drawn here."""
+        self.progress.say(name)
         found = self.measure(texts, with_mauve=self.mauve_at is not None)
         tokens, shown = sum(map(len, texts.rows)), tuple(texts.strings[:SHOWN])
+        self.progress.say(name, finished=1)
         return Cell(name, None, None, None, len(texts), None, None, tokens, **vars(found), samples=shown)
 
     def _samples(self, place: Place, key: list[Any]) -> Drawn:

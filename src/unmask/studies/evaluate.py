@@ -89,11 +89,13 @@ def evaluate(
         measure = Measure(judge, study.protocol, real, None if judge is None else Store.open(), study.seed)
         pool = held if real is None else real.pool
         bounds = study.bounds and pool is not None and bool(entries)
-        counted = Progress(progress, len(design.grid()) + bounds * len(design.bounds()))
+        controls = _controls(real, notes)
+        total = len(controls) + len(theirs) + len(design.grid()) + bounds * len(design.bounds())
+        counted = Progress(progress, total)
         counted.say(_start(counted.total, design.most_more()))
         mauve_at = max(design.temperatures) if study.mauve else None
         maker = CellMaker(study, measure, ranks, folder, counted, mauve_at)
-        given = _controls(maker, real, notes)
+        given = [maker.given(name, texts) for name, texts in controls.items()]
         made = design.make(maker, given[0] if given else None)
         given += [maker.given(name, texts) for name, texts in theirs.items()]
         notes += _untimed(made) + _absent(made)
@@ -284,15 +286,14 @@ def _halves(texts: Texts, n: int) -> RealText:
     return RealText(part(0), part(1))
 
 
-def _controls(maker: CellMaker, real: RealText | None, notes: list[str]) -> list[Cell]:
+def _controls(real: RealText | None, notes: list[str]) -> dict[str, Texts]:
     """Real text, and a parrot of a few real passages, which Gen PPL and entropy let pass."""
     if real is None:
-        return []
-    cells = [maker.given(REAL, real.pool)]
+        return {}
     if len(real.pool) < 2 * PASSAGES:
         notes.append(f"The parrot needs {2 * PASSAGES} held-out texts to differ from real text: left out.")
-        return cells
-    return [*cells, maker.given(PARROT, parrot(real.pool, len(real.pool), PASSAGES))]
+        return {REAL: real.pool}
+    return {REAL: real.pool, PARROT: parrot(real.pool, len(real.pool), PASSAGES)}
 
 
 # --- what a reader should know ----------------------------------------------------------------------------------------
