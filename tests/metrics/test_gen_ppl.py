@@ -118,13 +118,11 @@ def test_entropies(texts, hand_made):
     for row in rows_of(texts):
         shares = [row.count(token) / len(row) for token in set(row)]
         by_hand.append(-sum(share * math.log(share) for share in shares))
-    assert found.entropy.value == pytest.approx(sum(by_hand) / len(by_hand), rel=1e-12)
+    assert unigram_entropy(texts.rows).tolist() == pytest.approx(by_hand, rel=1e-12)
     assert float(unigram_entropy([list(range(50))])) == pytest.approx(math.log(50))
     laws = [made.after(row[:i]) for row in rows_of(texts) for i in range(1, len(row))]
     doubts = [float(-(law.exp() * law).sum()) for law in laws]
     assert found.judge_entropy.value == pytest.approx(sum(doubts) / len(doubts), rel=1e-9)
-    assert "entropy" in str(found)
-    assert f"{found.entropy.value:.3f} nats" in str(found)
 
 
 def test_what_was_judged_once_is_not_judged_again(texts, hand_made):

@@ -23,7 +23,7 @@ def main(folder: Path) -> None:
         model, judge = load(folder / "model"), load_judge(folder / "judge", device="cpu")
         texts = Texts(torch.randint(0, 200, (7, 20), generator=stream(0, "texts")), model.tokenizer)
         store = Store(folder / f"cache-{ranks.world}" / "judged.sqlite")
-        bound = nelbo(model, texts, 4, plans=2, batch=2, device="cpu")
+        bound = nelbo(model, texts, 4, batch=2, device="cpu")
         found = {
             "nelbo": bound.per_token.ratio.top_n.tolist(),
             "nfe": bound.nfe,

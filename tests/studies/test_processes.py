@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
+
+from unmask.metrics import nelbo
 from unmask.processes import Masked
 from unmask.studies.evaluate import evaluate
 
@@ -40,3 +43,18 @@ def test_it_is_drawn_and_scored_and_its_missing_scores_are_said(scene, network, 
     elbo, other = (next(b for b in results.bounds if b.model == m and b.plan is None) for m in pair)
     both = elbo.scores["per_token"]["value"], other.scores["per_token"]["value"]
     assert abs(both[0] - both[1]) < 4 * (elbo.scores["per_token"]["stderr"] + other.scores["per_token"]["stderr"])
+
+
+def test_a_text_that_the_law_rules_out_has_no_nelbo_and_the_rest_goes_on(scene, monkeypatch) -> None:
+    models, data, _ = scene
+    force = nelbo.teacher_force
+
+    def ruled_out(*given, **options):
+        forced = force(*given, **options)
+        return replace(forced, log_q_TL=forced.log_q_TL - torch.inf)
+
+    monkeypatch.setattr(nelbo, "teacher_force", ruled_out)
+    options = {"plans": ["golden"], "temperatures": [1.0], "n": 4, "data": data, "device": "cpu"}
+    results = evaluate({"teacher": models["teacher"]}, steps=[4], **options)
+    assert [bound.plan for bound in results.bounds] == [None]
+    assert any("No NELBO on golden in 4 steps of teacher: the model gives" in note for note in results.notes)

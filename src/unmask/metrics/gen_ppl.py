@@ -65,18 +65,10 @@ PROTOCOL = "mdlm"  # unless another is asked for
 
 @dataclass(frozen=True, eq=False)
 class GenPPL:
-    """Gen PPL with its entropy."""
+    """Gen PPL, and how sure the judge was: quote it beside the texts' own entropy (`unigram_entropy`)."""
 
     ppl: Score
-    entropy: Score  # unigram, nats, mean over samples
     judge_entropy: Score  # of the judge's next-token law over the scored tokens, nats per token of the judge
-
-    def __str__(self) -> str:
-        about = self.ppl.record
-        return (
-            f"Gen PPL {self.ppl.value:.1f} [{self.ppl.low:.1f}, {self.ppl.high:.1f}] ({about['protocol']}, "
-            f"{about['judge']['name']}), entropy {self.entropy.value:.3f} nats, n={self.ppl.count}"
-        )
 
 
 def gen_ppl(
@@ -116,7 +108,6 @@ def gen_ppl(
 
     return GenPPL(
         score(average(nll_T, count_T, chosen.average), "perplexity", "gen_ppl"),
-        score(Ratio.mean(unigram_entropy(texts.rows)), "nats", "unigram_entropy"),
         score(Ratio.of(judged_T, count_T), "nats/token", "judge_entropy"),
     )
 

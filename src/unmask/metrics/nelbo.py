@@ -35,8 +35,6 @@ from unmask.plans.grids import Grid
 from unmask.plans.plan import Plan, by_threshold, choose_grid, make_plan
 from unmask.sampling.teacher_forcing import teacher_force
 
-Progress = Callable[[int, int], None]  # done, of how many
-
 
 @dataclass(frozen=True, eq=False)
 class Likelihood:
@@ -56,13 +54,11 @@ def nelbo(
     plan: str | Plan = "golden",
     grid: str | Path | Grid | None = None,
     law: Law | None = None,
-    plans: int = 1,
     seed: int = 0,
     batch: int | None = None,
     device: str = "auto",
     precision: Precision = "auto",
     compile: bool = False,
-    progress: Progress | None = None,
 ) -> Likelihood:
     """The N-step NELBO of a model, plan and grid on held-out texts; under torchrun the processes share the texts.
 
@@ -73,16 +69,12 @@ def nelbo(
         plan: the plan
         grid: how far each step goes (default: rank)
         law: temperature, top-p, top-k (default: plainly; what a law rules out has no likelihood)
-        plans: u drawn for each text
-        seed: of the plans
+        seed: of u
         batch: views in a forward
         device: where
         precision: of the matrices
         compile: compile the model
-        progress: called with the texts that are done, and of how many
     """
-    if plans < 1:
-        raise UserError(f"plans must be at least 1, not {plans}")
     _check(checkpoint, texts, batch, causal=False)
     if not checkpoint.process.by_plan:
         raise Unavailable(f"the process {checkpoint.process.name} may change a token again: it has no N-step NELBO")
@@ -99,22 +91,17 @@ def nelbo(
         rows = batch or usual_batch(checkpoint.model, ranks.device)
 
         def work(share: list[int]) -> list[list[float]]:
-            # numbering (text, plan) this way, the first plan of a text is that of sample number i
-            numbers = [i + p * len(texts) for p in range(plans) for i in share]
-            x_TL = texts.tokens_TL[share].repeat(plans, 1)
             forced = teacher_force(
-                body, x_TL, plan, grid, checkpoint.process.schedule, step_law=checkpoint.step_law, law=law, seed=seed,
-                indices=numbers, rows=rows,
+                body, texts.tokens_TL[share], plan, grid, checkpoint.process.schedule, step_law=checkpoint.step_law,
+                law=law, seed=seed, indices=share, rows=rows,
             )  # fmt: skip
-            nll_T = -forced.log_q_TL.sum(1).view(plans, len(share)).mean(0)
-            nfe_T = forced.nfe_T.double().view(plans, len(share)).mean(0)
-            return torch.stack([nll_T, nfe_T], dim=1).tolist()
+            return torch.stack([-forced.log_q_TL.sum(1), forced.nfe_T.double()], dim=1).tolist()
 
-        nll_T, nfe_T = _shared(work, len(texts), rows, ranks, progress).T
+        nll_T, nfe_T = _shared(work, len(texts), rows, ranks).T
         used = None if by_threshold(plan) else grid
         record = _record(
             checkpoint, texts, ranks, score="nelbo", steps=used and used.steps, plan=plan.name,
-            grid=used and used.to_json(), plans=plans, seed=seed, nfe=float(nfe_T.mean()), law=vars(law),
+            grid=used and used.to_json(), seed=seed, nfe=float(nfe_T.mean()), law=vars(law),
             precision=body.precision,
         )  # fmt: skip
     return _likelihood(nll_T, texts, record, float(nfe_T.mean()))
@@ -129,7 +116,6 @@ def elbo(
     batch: int | None = None,
     device: str = "auto",
     precision: Precision = "auto",
-    progress: Progress | None = None,
 ) -> Likelihood:
     """The usual ELBO of a diffusion model, or the exact likelihood of a causal one, on held-out texts.
 
@@ -165,7 +151,7 @@ def elbo(
                 nll_B = torch.stack(terms).mean(0)
             return nll_B.cpu().double()[:, None].tolist()
 
-        nats_T = _shared(work, T, rows, ranks, progress)[:, 0]
+        nats_T = _shared(work, T, rows, ranks)[:, 0]
         score = "nll" if causal else "elbo"
         record = _record(checkpoint, texts, ranks, score=score, masks=masks, seed=seed, precision=used)
     scored = replace(texts, tokens_TL=texts.tokens_TL[:, 1:]) if causal else texts  # nothing precedes the first token
@@ -191,9 +177,7 @@ def _check(checkpoint: Checkpoint, texts: Texts, batch: int | None, *, causal: b
         raise UserError(f"texts of {L} tokens do not fit a model of length {model.length}: cut them to its length")
 
 
-def _shared(
-    work: Callable[[list[int]], list[list[float]]], total: int, rows: int, ranks: Ranks, progress: Progress | None
-) -> Tensor:
+def _shared(work: Callable[[list[int]], list[list[float]]], total: int, rows: int, ranks: Ranks) -> Tensor:
     """work(numbers) of all texts, dealt out to the processes a few at a time; one row of numbers a text."""
     found: list[list[float]] = []
     size = rows * ranks.world
@@ -204,8 +188,6 @@ def _shared(
         for rank, part in enumerate(parts):
             slots[rank :: ranks.world] = part
         found += slots
-        if progress:
-            progress(len(found), total)
     return torch.tensor(found, dtype=torch.float64)
 
 
@@ -216,7 +198,7 @@ def _record(checkpoint: Checkpoint, texts: Texts, ranks: Ranks, **facts: Any) ->
 
 def _likelihood(nll_T: Tensor, texts: Texts, record: dict[str, Any], nfe: float | None) -> Likelihood:
     if not bool(nll_T.isfinite().all()):
-        raise UserError(
+        raise Unavailable(
             "the model gives a held-out text no probability (or NaN): top-p and top-k cut the law it is "
             "scored under, and a broken checkpoint has none"
         )

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unmask.metrics.score import Unavailable
 from unmask.metrics.texts import Texts
 from unmask.studies.cells import CellMaker, Place
 from unmask.studies.entries import Entry
@@ -98,8 +99,16 @@ class Design:
                 cells += self._bracketed(maker, plan, cells, [] if real is None else [real])
         return cells
 
-    def make_bounds(self, maker: CellMaker, texts: Texts) -> list[Bound]:
-        return [maker.bound(*one, texts) for one in self.bounds()]
+    def make_bounds(self, maker: CellMaker, texts: Texts) -> tuple[list[Bound], list[str]]:
+        """Bounds, and a sentence for each that cannot be had."""
+        found, missing = [], []
+        for entry, plan, steps in self.bounds():
+            try:
+                found.append(maker.bound(entry, plan, steps, texts))
+            except Unavailable as error:
+                which = f"NELBO on {plan.name} in {steps} steps" if plan else "ELBO"
+                missing.append(f"No {which} of {entry.name}: {error}.")
+        return found, missing
 
     def _bracketed(self, maker: CellMaker, plan: PlanOnGrid, cells: Sequence[Cell], real: list[Cell]) -> list[Cell]:
         """More temperatures on one plan."""

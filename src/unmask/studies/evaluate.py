@@ -99,7 +99,8 @@ def evaluate(
         made = design.make(maker, given[0] if given else None)
         given += [maker.given(name, texts) for name, texts in theirs.items()]
         notes += _untimed(made) + _absent(made)
-        likelihood = design.make_bounds(maker, pool) if bounds and pool is not None else []
+        likelihood, missing = design.make_bounds(maker, pool) if bounds and pool is not None else ([], [])
+        notes += missing
         about = {entry.name: entry.about() for entry in entries}
         roles = {**dict.fromkeys(theirs, TEXTS), **GIVEN}
         about |= {cell.model: {"role": roles[cell.model], "sha256": None, "provenance": {}} for cell in given}
