@@ -152,6 +152,9 @@ class _Codec:
     def decode(self, ids):
         return "".join(chr(ord("a") + token) for token in ids)
 
+    def decode_batch(self, rows):
+        return [self.decode(row) for row in rows]
+
 
 @pytest.mark.parametrize("way", WAYS)
 def test_nfe_is_what_a_hook_on_the_network_counts(way, checkpoint):
