@@ -4,10 +4,9 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from tests.extending import plugin
-from tests.extending.plugin import Sticky, Uniform
 
 from unmask.checkpoint.io import Checkpoint
+from unmask.core.errors import UserError
 from unmask.inference.ready import make_ready
 from unmask.objectives.distil.sdtt import SDTT
 from unmask.objectives.elbo import MDLM
@@ -53,8 +52,8 @@ class ExactUniform:
         return h
 
 
-def test_the_posterior_is_bayes_rule():
-    process, states = Uniform(), States(V, None)
+def test_the_posterior_is_bayes_rule(plugin):
+    process, states = plugin.Uniform(), States(V, None)
     s, t = torch.tensor(0.3, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64)
     a, b = (float(process.schedule.gamma(time)) for time in (s, t))
     p_V = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -69,9 +68,9 @@ def test_the_posterior_is_bayes_rule():
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_samples_of_a_new_process_follow_its_enumerated_law(steps):
+def test_samples_of_a_new_process_follow_its_enumerated_law(plugin, steps):
     """z_1 uniform, then every position from its posterior at each step: the law of all z is a table, step by step."""
-    process, model = Uniform(), ExactUniform()
+    process, model = plugin.Uniform(), ExactUniform()
     drawn = sample(Checkpoint(model, process), N, steps, seed=1, batch=N // 4, device="cpu")
     law_X = torch.full((V**L,), V**-L, dtype=torch.float64)
     times = make_grid("uniform", steps).times
@@ -96,17 +95,17 @@ def test_samples_of_a_new_process_follow_its_enumerated_law(steps):
     assert drawn.record["plan"] is None
 
 
-def test_given_words_are_held_and_a_plan_has_no_place():
+def test_given_words_are_held_and_a_plan_has_no_place(plugin):
     given = torch.tensor([-1, 2, -1])
-    drawn = sample(Checkpoint(ExactUniform(), Uniform()), 50, 4, infill=given, device="cpu")
+    drawn = sample(Checkpoint(ExactUniform(), plugin.Uniform()), 50, 4, infill=given, device="cpu")
     assert bool((drawn.tokens[:, 1] == 2).all())
-    with pytest.raises(plugin.unmask.UserError, match="draws every position at every step: leave out the plan"):
-        sample(Checkpoint(ExactUniform(), Uniform()), 1, 2, plan="golden", device="cpu")
+    with pytest.raises(UserError, match="draws every position at every step: leave out the plan"):
+        sample(Checkpoint(ExactUniform(), plugin.Uniform()), 1, 2, plan="golden", device="cpu")
 
 
-def test_the_bound_is_that_of_the_chain_by_numerical_expectation():
+def test_the_bound_is_that_of_the_chain_by_numerical_expectation(plugin):
     """The objective's mean over all noise is the N-step bound less the prior's term, computed by enumerating z."""
-    process, model, bins = Uniform(bins=2), ExactUniform(), 2
+    process, model, bins = plugin.Uniform(bins=2), ExactUniform(), 2
     states, x0 = States(V, None), torch.tensor([[0, 1, 2]])
     expected = 0.0
     for k in range(1, bins + 1):
@@ -161,11 +160,11 @@ def chain_law(model: Table, stay: float) -> torch.Tensor:
     return law
 
 
-def test_samples_of_a_new_step_law_follow_it_and_so_do_its_probabilities():
+def test_samples_of_a_new_step_law_follow_it_and_so_do_its_probabilities(plugin):
     model, stay = Table(), 1.7
     law = chain_law(model, stay)
     assert float(law.sum()) == pytest.approx(1)
-    checkpoint = Checkpoint(model, step_law=Sticky(stay))
+    checkpoint = Checkpoint(model, step_law=plugin.Sticky(stay))
     drawn = sample(checkpoint, 3000, 2, plan="left_to_right", grid="rank", seed=2, batch=500, device="cpu")
     place_nL = torch.searchsorted(TOKENS, drawn.tokens)
     assert p_value(place_nL, law) > 1e-3
@@ -173,16 +172,16 @@ def test_samples_of_a_new_step_law_follow_it_and_so_do_its_probabilities():
     assert drawn.record["step_law"] == {"name": "sticky", "stay": stay}
     forced = teacher_force(
         make_ready(model, torch.device("cpu")), TOKENS[LINES], make_plan("left_to_right"), make_grid("rank", 2),
-        LogLinear(), step_law=Sticky(stay),
+        LogLinear(), step_law=plugin.Sticky(stay),
     )  # fmt: skip
     torch.testing.assert_close(forced.log_q_TL.sum(1), law.flatten().log())
 
 
-def test_a_rollout_of_sdtt_draws_from_the_teachers_step_law(monkeypatch):
+def test_a_rollout_of_sdtt_draws_from_the_teachers_step_law(plugin, monkeypatch):
     """With a law that always repeats, the teacher's small step reveals equal neighbours."""
     model = Table()
     seen = []
-    method = SDTT(Checkpoint(model, Masked(), step_law=Sticky(1e6)), delta=0.9, k=2)
+    method = SDTT(Checkpoint(model, Masked(), step_law=plugin.Sticky(1e6)), delta=0.9, k=2)
     monkeypatch.setattr(method.teacher, "features", lambda z, *_: seen.append(z.clone()) or model.features(z))
     x0 = torch.full((64, L), 3)
 

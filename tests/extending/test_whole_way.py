@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.extending import plugin
 
 import unmask
 
-PLUGIN = str(Path(plugin.__file__))
 SIZE, MASK = 8, 3  # tokens, one of which is the mask and stands in no text
 QUICK = {"batch": 8, "device": "cpu", "tensorboard": False, "progress": False, "warmup": 5, "eval_batches": 1}
 KINDS = {
@@ -35,7 +33,7 @@ def corpus(tmp_path_factory, write_corpus):
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def teacher(request, corpus, tmp_path_factory):
+def teacher(request, corpus, tmp_path_factory, plugin):
     """(kind, the folder of a trained teacher, the checkpoint that training returned)."""
     out = tmp_path_factory.mktemp(request.param) / "run"
     made = unmask.train(corpus, out=out, eval_every=60, **{"steps": 60, "lr": 1e-2, **KINDS[request.param]}, **QUICK)
@@ -81,7 +79,7 @@ def test_it_is_distilled(teacher, corpus, tmp_path, method):
     assert not torch.equal(again.model.head.weight, made.model.head.weight.cpu())
 
 
-def test_a_step_law_is_kept_by_what_is_saved_and_distilled(teacher, corpus, tmp_path):
+def test_a_step_law_is_kept_by_what_is_saved_and_distilled(teacher, corpus, tmp_path, plugin):
     kind, _, made = teacher
     if kind == "uniform":
         pytest.skip("a step law of a masked process")
@@ -96,7 +94,7 @@ def test_a_step_law_is_kept_by_what_is_saved_and_distilled(teacher, corpus, tmp_
 
 
 @pytest.mark.parametrize("law", ["own", "sticky"])
-def test_it_is_evaluated(teacher, corpus, tmp_path, law):
+def test_it_is_evaluated(teacher, corpus, tmp_path, law, plugin):
     """Every score that it can have; what it cannot have is left out with a reason."""
     kind, out, _ = teacher
     if kind == "uniform" and law == "sticky":
@@ -123,13 +121,13 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-def test_a_plug_in_on_the_command_line(corpus, tmp_path):
+def test_a_plug_in_on_the_command_line(corpus, tmp_path, plugin_path):
     """Everything of it by name, from one file, in processes that have never imported it."""
     tiny = ["--steps", "4", "--batch", "8", "--device", "cpu", "--no-tensorboard", "--no-progress", "--eval_every", "0"]
-    made = run("train", "--data", str(corpus), "--plugin", PLUGIN, "--family", "bert", "--set", f"mask={MASK}",
+    made = run("train", "--data", str(corpus), "--plugin", plugin_path, "--family", "bert", "--set", f"mask={MASK}",
                "hidden=16", "--plan", "silver", *tiny, "--out", str(tmp_path / "run"))  # fmt: skip
     assert made.returncode == 0, made.stderr
-    written = run("sample", "--plugin", PLUGIN, "--model", str(tmp_path / "run"), "--plan", "silver", "--step_law",
+    written = run("sample", "--plugin", plugin_path, "--model", str(tmp_path / "run"), "--plan", "silver", "--step_law",
                   "sticky", "--steps", "4", "--device", "cpu", "--json")  # fmt: skip
     assert written.returncode == 0, written.stderr
     record = json.loads(written.stdout.splitlines()[-1])
@@ -138,9 +136,9 @@ def test_a_plug_in_on_the_command_line(corpus, tmp_path):
     assert (without.returncode, "needs the model family 'bert': name the plug-in" in without.stderr) == (2, True)
 
 
-def test_an_entry_point_of_an_installed_package(corpus, tmp_path):
+def test_an_entry_point_of_an_installed_package(corpus, tmp_path, plugin, plugin_path):
     """A package that is installed needs no --plugin."""
-    (tmp_path / "rotations.py").write_text(Path(PLUGIN).read_text())
+    (tmp_path / "rotations.py").write_text(Path(plugin_path).read_text())
     about = tmp_path / "rotations-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: rotations\nVersion: 1.0\n")
