@@ -21,9 +21,9 @@ OPTIONS = f"--rounds 2 --round_steps 3 --delta 0.1 --batch 4 --eval_batches 1 --
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory) -> Path:
+def place(tmp_path_factory) -> Path:
     """A corpus, one of another tokenizer, a teacher and a causal judge."""
-    folder = tmp_path_factory.mktemp("house")
+    folder = tmp_path_factory.mktemp("place")
     words = product(("big", "small", "old"), ("cat", "dog", "owl"), ("mat", "wall", "moon"))
     text = "".join(f"the {size} {animal} sat on the {place}.\n" for size, animal, place in words)
     (folder / "text.txt").write_text(text * 20)
@@ -35,8 +35,8 @@ def house(tmp_path_factory) -> Path:
     return folder
 
 
-def run(capsys, house, *words: str) -> tuple[int, str, str]:
-    folders = f"--data {house / 'corpus'} --teacher {house / 'teacher'}"
+def run(capsys, place, *words: str) -> tuple[int, str, str]:
+    folders = f"--data {place / 'corpus'} --teacher {place / 'teacher'}"
     code = main(["distill", *folders.split(), *OPTIONS.split(), *words])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -46,9 +46,9 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_a_whole_run_with_a_judge(capsys, house, tmp_path):
+def test_a_whole_run_with_a_judge(capsys, place, tmp_path):
     out = tmp_path / "run"
-    code, shown, _ = run(capsys, house, "--out", str(out), "--judge", str(house / "judge"), "--sample_steps", "3")
+    code, shown, _ = run(capsys, place, "--out", str(out), "--judge", str(place / "judge"), "--sample_steps", "3")
     assert code == 0
     for word in ("round 1", "round 2", "teacher", "T=0.893", "Gen PPL", "entropy", "ELBO", "NFE"):
         assert word in shown
@@ -72,20 +72,20 @@ def test_a_whole_run_with_a_judge(capsys, house, tmp_path):
     # the student knows its teacher by place and by weights
     teacher = student.provenance["config"]["facts"]["teacher"]
     assert teacher["weights"] == weights_hash(load(teacher["source"]).model)
-    assert Path(teacher["source"]) == house / "teacher"
+    assert Path(teacher["source"]) == place / "teacher"
 
     # again: nothing to train, the same table, wherever the teacher lies now
     moved = tmp_path / "moved"
-    shutil.copytree(house / "teacher", moved)
-    words = f"--out {out} --judge {house / 'judge'} --sample_steps 3 --teacher {moved} --json".split()
-    code, shown, told = run(capsys, house, *words)
+    shutil.copytree(place / "teacher", moved)
+    words = f"--out {out} --judge {place / 'judge'} --sample_steps 3 --teacher {moved} --json".split()
+    code, shown, said = run(capsys, place, *words)
     assert (code, json.loads(shown)["rows"]) == (0, rows)
-    assert "is finished" in told
+    assert "is finished" in said
 
 
-def test_the_table_is_drawn_on_the_plan_of_the_run_and_says_so(capsys, house, tmp_path):
+def test_the_table_is_drawn_on_the_plan_of_the_run_and_says_so(capsys, place, tmp_path):
     out = tmp_path / "run"
-    code, shown, _ = run(capsys, house, "--out", str(out), "--sample_steps", "3", "--plan", "iid")
+    code, shown, _ = run(capsys, place, "--out", str(out), "--sample_steps", "3", "--plan", "iid")
     assert code == 0
     assert "4 samples in 3 steps on the plan iid;" in " ".join(shown.split())
     table = json.loads((out / "rounds.json").read_text())
@@ -94,13 +94,13 @@ def test_the_table_is_drawn_on_the_plan_of_the_run_and_says_so(capsys, house, tm
     assert table["rows"][-1]["nfe"] == pytest.approx(float(drawn.nfe.double().mean()))
 
 
-def test_a_student_starts_as_its_teacher(capsys, house, tmp_path):
+def test_a_student_starts_as_its_teacher(capsys, place, tmp_path):
     for method in ("mcd", "sdtt", "cd4lm", "elbo"):
         words = f"--lr 1e-30 --rounds 1 --round_steps 1 --method {method} --guard off --batch 4 --eval_every 0 {QUICK}"
         words += " --delta 0.1" if method in ("mcd", "sdtt") else ""
-        folders = f"--data {house / 'corpus'} --teacher {house / 'teacher'} --out {tmp_path / method}"
+        folders = f"--data {place / 'corpus'} --teacher {place / 'teacher'} --out {tmp_path / method}"
         assert main(["distill", *words.split(), *folders.split()]) == 0
-        begun, ended = load(house / "teacher").model, load(tmp_path / method / "rounds/1").model
+        begun, ended = load(place / "teacher").model, load(tmp_path / method / "rounds/1").model
         assert all(torch.allclose(a, b) for a, b in zip(begun.parameters(), ended.parameters(), strict=True))
     assert "ELBO" in capsys.readouterr().out
 
@@ -131,18 +131,18 @@ def test_a_student_starts_as_its_teacher(capsys, house, tmp_path):
         (["--length", "0"], "a block of 0 tokens is too short"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line_and_leaves_nothing(capsys, house, tmp_path, words, line):
+def test_a_mistake_is_one_line_and_leaves_nothing(capsys, place, tmp_path, words, line):
     names = {"OTHER": "other", "JUDGE": "judge", "TEACHER": "teacher"}
-    given = [str(house / names[word]) if word in names else word for word in words]
-    code, _, error = run(capsys, house, "--out", str(tmp_path / "run"), *given)
+    given = [str(place / names[word]) if word in names else word for word in words]
+    code, _, error = run(capsys, place, "--out", str(tmp_path / "run"), *given)
     assert (code, error.count("\n")) == (2, 1), error
     assert line in error
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_of_another_config_is_left_as_it_is(capsys, house, tmp_path):
+def test_a_folder_of_another_config_is_left_as_it_is(capsys, place, tmp_path):
     out = tmp_path / "run"
-    assert run(capsys, house, "--out", str(out), "--rounds", "1")[0] == 0
+    assert run(capsys, place, "--out", str(out), "--rounds", "1")[0] == 0
     (out / "state/step-00000003").rename(tmp_path / "last")  # as if interrupted
     shutil.rmtree(out / "rounds")
     before = files(out)
@@ -152,16 +152,16 @@ def test_a_folder_of_another_config_is_left_as_it_is(capsys, house, tmp_path):
         (["--snapshot", "ema"], "objective.snapshot raw -> ema"),
         (["--seed", "1"], "trainer.seed 0 -> 1"),
     ):
-        code, _, error = run(capsys, house, "--out", str(out), "--rounds", "1", *words)
+        code, _, error = run(capsys, place, "--out", str(out), "--rounds", "1", *words)
         assert (code, error.count("\n")) == (2, 1)
         assert line in error
         assert files(out) == before
-    teacher = files(house / "teacher")
-    code, _, error = run(capsys, house, "--out", str(house / "teacher"))  # a slip of the hand
+    teacher = files(place / "teacher")
+    code, _, error = run(capsys, place, "--out", str(place / "teacher"))  # a slip of the hand
     assert (code, error.count("\n")) == (2, 1)
     assert "another config" in error
-    assert files(house / "teacher") == teacher
-    assert run(capsys, house, "--out", str(out), "--rounds", "2")[0] == 0  # goes on, with one round more
+    assert files(place / "teacher") == teacher
+    assert run(capsys, place, "--out", str(out), "--rounds", "2")[0] == 0  # goes on, with one round more
     assert sorted(path.name for path in (out / "rounds").iterdir()) == ["1", "2"]
 
 
@@ -174,11 +174,11 @@ def test_bundled_recipes_are_valid(capsys, recipe):
         assert [key for key in takes("mcd") if chosen[key] is not None] == []
 
 
-def test_in_python_too_from_a_model_in_memory(house, tmp_path):
+def test_in_python_too_from_a_model_in_memory(place, tmp_path):
     common = {"rounds": 1, "round_steps": 2, "delta": 0.1, "batch": 4, "eval_batches": 1, "samples": 4, "device": "cpu"}
-    teacher, corpus = unmask.load(house / "teacher"), house / "corpus"
+    teacher, corpus = unmask.load(place / "teacher"), place / "corpus"
     student = unmask.distill(teacher, corpus, method="mcd", progress=False, out=tmp_path / "run", **common)
-    again = unmask.distill(str(house / "teacher"), [str(corpus)], progress=False, **common)  # in memory alone
+    again = unmask.distill(str(place / "teacher"), [str(corpus)], progress=False, **common)  # in memory alone
     assert weights_hash(student.model) == weights_hash(again.model) == weights_hash(load(tmp_path / "run").model)
     assert (tmp_path / "run" / "rounds.json").exists()
     with pytest.raises(unmask.UserError, match="rounds takes a whole number, not '5'"):
