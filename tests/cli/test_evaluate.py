@@ -135,25 +135,24 @@ def test_anybodys_texts_alone_and_beside_models(place, capsys) -> None:
     assert "mine" in Path("beside/report.md").read_text()
 
 
-def test_a_metric_of_a_plug_in_is_scored_shown_and_kept(place, capsys, monkeypatch) -> None:
+def test_a_metric_of_a_plug_in_is_scored_shown_and_kept(place, capsys) -> None:
     from unmask.metrics import registry
 
-    monkeypatch.setattr(registry, "METRICS", registry.METRICS)
     Path("plug.py").write_text(
         "from unmask.metrics.registry import register_metric\n"
-        "@register_metric('vowels', unit='share')\n"
-        "def vowels(texts):\n"
-        "    return [sum(c in 'aeiou' for c in text) / len(text) for text in texts.strings]\n"
+        "@register_metric('share_of_a', unit='share')\n"
+        "def share_of_a(texts):\n"
+        "    return [text.count('a') / len(text) for text in texts.strings]\n"
     )
     few = ["--models", "teacher=teacher", "--steps", "4", "--plans", "golden", "--temperatures", "1.0", "--n", "4"]
     try:
         assert main(["evaluate", *few, "--device", "cpu", "--plugin", "plug.py", "--out", "plugged"]) == 0
     finally:
-        registry.METRICS.pop("vowels", None)
-    assert "vowels" in capsys.readouterr().out
+        registry.METRICS.pop("share_of_a", None)
+    assert "share_of_a" in capsys.readouterr().out
     (cell,) = json.loads(Path("plugged/results.json").read_text())["cells"]
-    assert 0 < cell["scores"]["vowels"]["value"] < 1
-    assert "vowels" in Path("plugged/report.md").read_text()
+    assert 0 <= cell["scores"]["share_of_a"]["value"] < 1
+    assert "share_of_a" in Path("plugged/report.md").read_text()
 
 
 def test_report_merges_runs_and_replaces_no_other_results(evaluated: Path, tmp_path, capsys) -> None:
@@ -194,8 +193,8 @@ def test_two_processes_find_the_same(evaluated: Path, place) -> None:
     assert two["provenance"]["processes"] == 2
     for mine, theirs in zip(one["cells"], two["cells"], strict=True):
         assert mine["samples"] == theirs["samples"]
-        for name, score in mine["scores"].items():
-            assert score["value"] == pytest.approx(theirs["scores"][name]["value"], rel=1e-5, abs=1e-8), name
+        for name, score in theirs["scores"].items():
+            assert score["value"] == pytest.approx(mine["scores"][name]["value"], rel=1e-5, abs=1e-8), name
 
 
 def test_a_study_split_over_processes_is_gathered_by_one_more_call(place, monkeypatch, capsys) -> None:
