@@ -276,7 +276,8 @@ class Run:
         beside = f", sample entropy {look.values['entropy']:.3f} nats" if look else ""
         self.progress.milestone(f"{score}{beside}")
         entropies = [value for name, value in attention.items() if name.startswith("attention_entropy")]
-        if self._masks and (news := self.attention.news(entropies)):
+        news = self.attention.news(entropies) if self._masks else None
+        if news and not (self.rounds and done == 0):  # of the teacher itself there is nothing to be done
             note(f"step {done}: {news}", self.ranks.first)
         if self.guard and look:
             self._act(self.guard, look, done)

@@ -71,6 +71,6 @@ class AttentionWatch:
         self.named.update(fresh)
         found = ", ".join(f"{block} ({entropies[block]:.2f})" for block in fresh)
         return (
-            f"attention has collapsed in block {found}: median entropy in nats at half masked, below {self.least:.2f}; "
-            "a smaller beta2, a lower lr, a longer warmup or a larger batch helps"
+            f"attention sees few tokens in block {found}: median entropy in nats at half masked, under {self.least:.1f}; "
+            "if it goes on falling it collapses: take a smaller beta2, a lower lr, a longer warmup or a larger batch"
         )
