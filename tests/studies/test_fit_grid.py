@@ -218,7 +218,7 @@ def test_mistakes(settings, word):
         fit_on(Checkpoint(model), x_TL, **{"steps": 3, "device": "cpu", **settings})
 
 
-def test_the_sampler_walks_the_fitted_grid():
+def test_the_sampler_follows_the_fitted_grid():
     model = Crooked(16)
     fitted = fit_on(Checkpoint(model), texts(model, 6), 4, device="cpu")
     shown = []
