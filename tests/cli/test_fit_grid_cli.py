@@ -1,9 +1,6 @@
 """`unmask fit-grid` as a user meets it."""
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -123,16 +120,6 @@ def test_json_is_what_was_written_and_the_same_seed_gives_it_again(place, tmp_pa
     for moment in (shown, again):
         moment["record"].pop("time")
     assert again == shown
-
-
-def test_the_table_comes_out_in_any_locale(place, tmp_path):
-    words = f"--model {place}/model --data {place}/shards --steps 2 --texts 4 --device cpu --out {tmp_path}/g.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "unmask", "fit-grid", *words.split()],
-        capture_output=True, check=True, env=os.environ | {"PYTHONIOENCODING": "cp1252"},
-    )  # fmt: skip
-    assert "█" in done.stdout.decode()
-    assert read_grid(tmp_path / "g.json").steps == 2
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from unmask.metrics.judges import load_judge
 from unmask.metrics.mauve import judge_features
 from unmask.metrics.nelbo import elbo, nelbo
 from unmask.metrics.texts import Texts
+from unmask.studies.fit_grid import fit_on
 
 
 def main(folder: Path) -> None:
@@ -24,7 +25,11 @@ def main(folder: Path) -> None:
         texts = Texts(torch.randint(0, 200, (7, 20), generator=stream(0, "texts")), model.tokenizer)
         store = Store(folder / f"cache-{ranks.world}" / "judged.sqlite")
         bound = nelbo(model, texts, 4, batch=2, device="cpu")
+        fitted = fit_on(model, texts.tokens_TL, 3, document_T=torch.arange(7) // 2, batch=2, device="cpu")
         found = {
+            "grid": fitted.grid.times,
+            "cost": fitted.paths[-1].cost,
+            "worth": [worth.nelbo.value for worth in fitted.worth.values()],
             "nelbo": bound.per_token.ratio.top_n.tolist(),
             "nfe": bound.nfe,
             "elbo": elbo(model, texts, batch=2, device="cpu").per_token.ratio.top_n.tolist(),

@@ -3,8 +3,6 @@
 import itertools
 import math
 import statistics
-import threading
-from contextlib import contextmanager
 from fractions import Fraction
 
 import pytest
@@ -12,7 +10,6 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
-from unmask.core.ranks import Ranks
 from unmask.core.streams import stream
 from unmask.inference.ready import make_ready
 from unmask.plans.grids import make_grid
@@ -21,7 +18,6 @@ from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
-from unmask.studies import fit_grid as module
 from unmask.studies.fit_grid import choose_levels, fit_on
 from unmask.theory.oracle import Enumerated, topic
 
@@ -191,44 +187,6 @@ def test_the_default_levels_hold_the_grid_rank():
         assert fitted.paths[-1].cost <= float(forced.nats_T.mean()) + 1e-12
 
 
-def test_processes_share_the_texts_and_agree(monkeypatch):
-    """Two processes, here two threads whose `gather` waits for the other."""
-    model = Crooked(12)
-    x_TL, document_T = texts(model, 24), torch.arange(24) // 2
-    alone = fit_on(Checkpoint(model), x_TL, 3, document_T=document_T, device="cpu")
-    meeting, said, heard = threading.Barrier(2, timeout=60), [None, None], {}
-
-    class Thread(Ranks):
-        def gather(self, value):
-            said[self.rank] = value
-            meeting.wait()
-            everybody = list(said)
-            meeting.wait()
-            return everybody
-
-    def work(rank):
-        @contextmanager
-        def joined(device):
-            yield Thread(rank, 2, CPU)
-
-        here.joined = joined
-        heard[rank] = fit_on(Checkpoint(model), x_TL, 3, document_T=document_T, device="cpu")
-
-    here = threading.local()
-    monkeypatch.setattr(module, "joined", lambda device: here.joined(device))
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert heard[0].worth == heard[1].worth
-    assert heard[0].grid == heard[1].grid == alone.grid
-    assert heard[0].paths[-1].cost == pytest.approx(alone.paths[-1].cost)
-    for name, worth in alone.worth.items():
-        assert heard[0].worth[name].nelbo.value == pytest.approx(worth.nelbo.value)
-        assert heard[0].worth[name].nelbo.stderr == pytest.approx(worth.nelbo.stderr)
-
-
 def test_progress_counts_up_to_the_whole():
     model, seen = Crooked(12), []
     fit_on(Checkpoint(model), texts(model, 5), 3, levels=6, plan="golden", device="cpu",
@@ -260,7 +218,7 @@ def test_mistakes(settings, word):
         fit_on(Checkpoint(model), x_TL, **{"steps": 3, "device": "cpu", **settings})
 
 
-def test_the_sampler_walks_the_fitted_grid():
+def test_the_sampler_follows_the_fitted_grid():
     model = Crooked(16)
     fitted = fit_on(Checkpoint(model), texts(model, 6), 4, device="cpu")
     shown = []
