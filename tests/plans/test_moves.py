@@ -22,6 +22,7 @@ from unmask.plans.plan import TIE, Blocks, Confidence, make_plan
 from unmask.processes.schedule import LogLinear
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
+from unmask.theory.exact import _surest
 from unmask.theory.oracle import Enumerated, sticky
 
 B, L, STEPS = 5, 12, 9
@@ -125,3 +126,24 @@ def test_log_q_is_widened_where_the_state_is(monkeypatch: pytest.MonkeyPatch) ->
     law, grid = Law(dtype="fp32"), make_grid("rank", 3)
     forced = teacher_force(body, found.tokens, make_plan("golden"), grid, LogLinear(), law=law)
     torch.testing.assert_close(forced.log_q_TL, found.log_q, atol=1e-5, rtol=1e-5)
+
+
+def test_near_ties_are_one_rule_in_the_sampler_and_in_its_exact_law():
+    """Whoever is within TIE of the last one that fits ties with it, and no chain of near ties reaches further."""
+    values = torch.tensor([0.5, 0.5 - 8e-6, 0.5 - 16e-6, 0.3, 0.9], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for quota, sure, tied in ((1, {4}, set()), (2, {4}, {0, 1}), (3, {4}, {0, 1, 2}), (4, {4, 0}, {1, 2})):
+        choice = _surest(values[None], quota)
+        law = {i for i in range(5) if choice.sure_NL[0, i]}, {i for i in range(5) if choice.tied_NL[0, i]}
+        count = torch.zeros(5)
+        for _ in range(400):
+            tie_M = torch.rand(5, generator=generator)
+            kept = keep_most_confident(values, torch.zeros(5, dtype=torch.int64), torch.tensor([quota]), tie_M, None)
+            assert int(kept.sum()) == quota
+            count += kept
+        ever, always = ({i for i in range(5) if count[i] >= least} for least in (1, 400))
+        assert (law[0] | law[1]) == (sure | tied) == ever
+        assert law[0] <= always
+        share = (quota - len(law[0])) / max(1, len(law[1]))
+        for i in law[1]:
+            assert abs(float(count[i]) / 400 - share) < 4 * (0.25 / 400) ** 0.5

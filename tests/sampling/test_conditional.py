@@ -255,3 +255,12 @@ def test_a_model_without_a_mask_state_is_refused():
         sample(Checkpoint(Maskless()), device="cpu")
     with pytest.raises(UserError, match="takes a Checkpoint or the name of one, not a Maskless"):
         sample(Maskless(), device="cpu")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_law_that_is_not_finite_is_refused(checkpoint, value):
+    broken = copy.deepcopy(checkpoint.model)
+    with torch.no_grad():
+        broken.head.linear.bias[3] = value
+    with pytest.raises(UserError, match="a law that is not finite"):
+        sample(Checkpoint(broken), 2, 4, device="cpu")

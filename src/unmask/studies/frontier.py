@@ -41,7 +41,7 @@ class Interval:
 
     @classmethod
     def of(cls, value_D: Tensor) -> Interval:
-        """From draws that may be missing (NaN): a missing one may lie anywhere, so it widens the interval at both ends."""
+        """From draws that may be missing (NaN): a missing one may lie anywhere and widens both ends."""
         value = float(value_D[0])
         low_D = value_D[1:].nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
         high_D = value_D[1:].nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf)

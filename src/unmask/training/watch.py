@@ -71,6 +71,7 @@ class AttentionWatch:
         self.named.update(fresh)
         found = ", ".join(f"{block} ({entropies[block]:.2f})" for block in fresh)
         return (
-            f"attention sees few tokens in block {found}: median entropy in nats at half masked, under {self.least:.1f}; "
-            "if it goes on falling it collapses: take a smaller beta2, a lower lr, a longer warmup or a larger batch"
+            f"attention sees few tokens in block {found}: median entropy in nats at half masked, below "
+            f"{self.least:.2f}; if it goes on falling it collapses: take a smaller beta2, a lower lr, a longer warmup "
+            "or a larger batch"
         )
