@@ -6,7 +6,6 @@ import pytest
 
 from unmask.bench.distill import distill
 from unmask.bench.sampler import sampler
-from unmask.bench.timing import rate_in_words
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import run
 from unmask.cli.parser import options_of
@@ -59,8 +58,3 @@ def test_a_table_for_a_person(words, shown, capsys, monkeypatch):
 def test_every_preset_can_be_timed(bench):
     (preset,) = [option for option in options_of(bench) if option.name == "preset"]
     assert set(preset.choices) == set(PRESETS)
-
-
-@pytest.mark.parametrize(("tflops", "shown"), [(757.04, "757.0"), (0.2634, "0.26"), (0.0371, "0.037")])
-def test_the_matmul_rate_of_a_cpu_is_not_said_as_nothing(tflops, shown):
-    assert rate_in_words(tflops) == f"matmul rate measured here: {shown} TFLOP/s"

@@ -119,13 +119,6 @@ def test_a_place_without_permission_is_one_line(checkpoint, locked, tmp_path):
     assert same_weights(load(folder).model, checkpoint.model)
 
 
-def test_save_never_replaces_what_is_no_checkpoint(checkpoint, tmp_path):
-    (tmp_path / "thesis.txt").write_text("three years of work")
-    with pytest.raises(UserError, match="which is not ours"):
-        save(checkpoint, tmp_path)
-    assert (tmp_path / "thesis.txt").read_text() == "three years of work"
-
-
 def test_save_never_replaces_somebody_elses_model_or_notes(checkpoint, tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     theirs.mkdir()
@@ -223,12 +216,6 @@ def test_a_run_that_stopped_before_its_first_checkpoint_is_told_from_any_other_f
     claim_folder(tmp_path, "run")
     with pytest.raises(UserError, match=r"is a run without a checkpoint yet: run the same `unmask train`.* again"):
         load(tmp_path)
-
-
-def test_one_set_of_weights_names_the_argument_and_the_option(checkpoint, tmp_path):
-    save(checkpoint, tmp_path / "a")
-    with pytest.raises(UserError, match=r"load it with weights='ema' \(--weights ema, the default\)"):
-        load(tmp_path / "a", weights="raw")
 
 
 def test_bundled_names_are_found_and_suggested(checkpoint, tmp_path, monkeypatch):

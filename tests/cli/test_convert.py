@@ -58,13 +58,6 @@ def test_a_target_that_is_the_source_or_overlaps_it_is_refused(tmp_path, monkeyp
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_card_that_is_not_utf8_leaves_no_target(tmp_path, capsys):
-    make(tmp_path / "ours", 0)
-    assert main(["convert", str(tmp_path / "ours"), str(tmp_path / "new"), "--card", "caf\udce9"]) == 2
-    assert capsys.readouterr().err.startswith("unmask: --card is not UTF-8 text: caf")
-    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
-
-
 def test_mistakes_are_one_line_and_exit_2(tmp_path, capsys):
     for words in (["nowhere", "out"], ["nowhere", "out", "--format", "mdml"], ["nowhere"]):
         assert main(["convert", *(str(tmp_path / word) if word in ("nowhere", "out") else word for word in words)]) == 2

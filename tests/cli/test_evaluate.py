@@ -252,15 +252,11 @@ def test_bounds_alone_are_a_table_and_a_report_and_names_may_look_like_markup(pl
         ([*MODELS, "--data", "empty.txt"], "empty.txt"),
         ([*MODELS, "--data", "latin.txt"], "not UTF-8 text"),
         (["--models", "teacher=teacher", "caf\udce9=student"], "--models is not UTF-8 text"),
-        ([*MODELS, "--judge", "judge", "--judge_dtype", "bf16"], "bf16 is for GPUs"),
-        ([*MODELS, "--judge", "judge", "--data", "text.txt", "--mauve"], "2048"),
-        ([*MODELS, "--protocol", "mdml"], "did you mean 'mdlm'"),
         ([*MODELS, "--data", "text.txt", "--split", "validation"], "plain text and has no validation split"),
         ([*MODELS, "--texts", "mine=no.jsonl"], "cannot read no.jsonl"),
         (["--texts", "mine=odd.jsonl"], "odd.jsonl, line 2: no text there"),
         ([*MODELS, "--texts", "mine=one.txt"], "has one text"),
         (["--texts", "mine=empty.txt"], "has no text in it"),
-        ([], "nothing to evaluate"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(place, capsys, words: list[str], message: str) -> None:

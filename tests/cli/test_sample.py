@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from unmask.checkpoint.io import load
 from unmask.cli.main import main, open_streams
@@ -270,14 +269,8 @@ def test_in_python_the_same(folder):
     made = sample(model, prompt=["once", "a wolf"], steps=2, plan="blocks", block_size=8, device="cpu")
     assert [text[:4] for text in made.text] == ["once", "a wo"]
     assert made.record["plan"]["name"] == "blocks(8, golden)"
-    wrong = [
-        ({"seed": torch.Generator()}, "seed takes a whole number, not a torch"),
-        ({"steps": "8"}, "steps takes a whole number, not '8'"),
-        ({"plan": 3}, "plan takes a text or .* not 3"),
-    ]  # fmt: skip
-    for given, said in wrong:
-        with pytest.raises(UserError, match=said):
-            sample(model, **given)
+    with pytest.raises(UserError, match="steps takes a whole number, not '8'"):
+        sample(model, steps="8")
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -292,20 +285,14 @@ def test_in_python_the_same(folder):
         (["a ____ \udcff"], r"INFILL is not UTF-8 text: a ____ \udcff"),
         (["--top_p", "0"], "top_p must be above 0 and at most 1"),
         (["--top_k", "0"], "top_k must be at least 1"),
-        (["--n", "0"], "n must be at least 1"),
         (["--batch", "0"], "batch must be at least 1"),
-        (["--prompt", "once upon a time " * 20], "leaves no room in 24"),
         (["--prompt", "a", "b", "--n", "3"], "2 entries for 3 samples"),
-        (["no blank here"], "has no blank: mark one with underscores"),
-        (["a ____ b", "--prompt", "once"], "leave out prompt"),
         (["--plan", "goldn"], "did you mean 'golden'?"),
         (["--grid", "unifrom"], "did you mean 'uniform'?"),
         (["--grid", "0.5", "rank"], "--grid takes a text or several numbers, not '0.5 rank'"),
         (["--grid", "0.2", "0.8"], "must fall from 1 to 0"),
         (["--grid", "nowhere.json"], "nowhere.json: it does not exist"),
-        (["--grid", "0.5", "--steps", "3"], "this grid has 2 steps, and 3 were asked for: leave out steps"),
         (["--threshold", "0.5"], "threshold is for the plans confidence, entropy and blocks, not golden"),
-        (["--threshold", "0.5", "--plan", "confidence", "--steps", "4"], "leave out steps and grid"),
         (["--threshold", "-1", "--plan", "confidence"], "threshold on probability must be"),
         (["--block_size", "4"], "block_size is for the plan blocks, not golden"),
         (["--block_size", "0", "--plan", "blocks"], "at least 1 position"),
@@ -317,7 +304,6 @@ def test_in_python_the_same(folder):
         (["--precision", "bf16"], "on the CPU take precision fp32"),
         (["--gif", "film.png"], "must end in .gif"),
         (["--html", "a.html", "--out", "./a.html"], "a.html cannot hold both the texts and a film of them"),
-        (["--weights", "raw"], "one set of weights"),
         (["--out", "."], "it is a folder, not a file"),
         (["--out", os.devnull], "a device or a pipe, not a file"),
         (["--out", "new/story.txt", "--top_p", "0"], "top_p must be"),  # no folder is left behind

@@ -15,8 +15,3 @@ def test_a_copy_to_the_gpu_is_only_queued():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(there.cpu(), values)
-
-
-def test_on_the_cpu_nothing_is_copied():
-    values = torch.arange(10)
-    assert to_device(values, torch.device("cpu")) is values

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unmask.core import files
-from unmask.core.errors import UserError, nearest, reading, unknown
+from unmask.core.errors import UserError, reading
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,14 +111,6 @@ def test_where_a_file_system_cannot_lock_work_goes_on_and_sweeps_nothing(tmp_pat
     with files.one_at_a_time(tmp_path), files.locked(tmp_path, "busy") as alone:
         assert not alone
     assert (tmp_path / ".a.new-0123abcd").exists()
-
-
-def test_the_nearest_name_is_suggested() -> None:
-    assert nearest("goldn", ["golden", "iid"]) == "golden"
-    assert nearest("zzzz", ["golden", "iid"]) is None
-    assert str(unknown("plan", "goldn", ["iid", "golden"])) == (
-        "unknown plan 'goldn': did you mean 'golden'? allowed: golden, iid"
-    )
 
 
 def test_a_lock_keeps_another_process_out_and_leaves_no_file(tmp_path: Path) -> None:

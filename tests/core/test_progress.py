@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from unmask.core.progress import Progress, short
+from unmask.core.progress import Progress
 
 
 def drawn(console: Console) -> list[str]:
@@ -62,7 +62,3 @@ def test_a_bar_leaves_the_terminal_to_others_and_comes_back() -> None:
         bar.show("drawing", 2, 4)
     words = re.findall(r"a text|[12]/4", "\n".join(drawn(console)))
     assert [word for word, _ in itertools.groupby(words)] == ["1/4", "a text", "2/4"]
-
-
-def test_short() -> None:
-    assert [short(number) for number in (7, 1234567, 2.5e9)] == ["7", "1.23M", "2.5G"]

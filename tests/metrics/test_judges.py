@@ -15,7 +15,6 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.core.errors import UserError
-from unmask.core.files import claim_folder
 from unmask.data.tokenizer import EOS, Tokenizer
 from unmask.metrics import hugging_face, judges
 from unmask.metrics.gen_ppl import gen_ppl
@@ -99,6 +98,8 @@ def test_what_is_no_judge_is_refused_in_one_line(bpe, tmp_path):
     (tmp_path / "notes.txt").write_text("no model")
     with pytest.raises(UserError, match="no GGUF model"):
         load_judge(tmp_path / "notes.txt", device="cpu")
+    with pytest.raises(UserError, match=r"holds no model \(no config.json\): take smollm2 or gemma3, .*GGUF"):
+        load_judge(tmp_path, device="cpu")
 
 
 def test_without_transformers_the_user_hears_what_helps():
@@ -158,16 +159,6 @@ def test_a_model_that_looks_ahead_is_refused(bpe, tmp_path):
     transformers.BertLMHeadModel(config).save_pretrained(tmp_path)
     transformers.PreTrainedTokenizerFast(tokenizer_object=bpe._inner, eos_token=EOS).save_pretrained(tmp_path)
     with pytest.raises(UserError, match="looks at what comes after"):
-        load_judge(tmp_path, device="cpu")
-
-
-def test_a_folder_without_a_model_is_one_line(tmp_path):
-    with pytest.raises(
-        UserError, match=r"the folder .* holds no model \(no config.json\): take smollm2 or gemma3, .*GGUF"
-    ):
-        load_judge(tmp_path, device="cpu")
-    claim_folder(tmp_path, "run")
-    with pytest.raises(UserError, match="is a run without a checkpoint yet"):
         load_judge(tmp_path, device="cpu")
 
 

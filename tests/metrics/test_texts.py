@@ -76,14 +76,6 @@ def test_the_sample_is_what_preparing_it_holds_out(tmp_path):
         held_out("sample", tokenizer, 256, split="tset")
 
 
-def test_plain_text_has_no_splits(gpt2, tmp_path):
-    path = tmp_path / "any.txt"
-    path.write_text(PROSE * 40)
-    assert held_out(path, gpt2, 32).record["split"] is None
-    with pytest.raises(UserError, match="no validation split: leave --split out"):
-        held_out(path, gpt2, 32, split="validation")
-
-
 def test_samples_bring_their_log_q_and_record(letters):
     checkpoint = Checkpoint(Enumerated(sticky(length=4, tokens=3)), tokenizer=letters(3))
     samples = sample(checkpoint, 5, 2, seed=1)

@@ -71,10 +71,4 @@ def test_the_report_says_so_only_where_it_is_sure():
     assert "0.310 and 0.250" in said
     assert any("less alike" in one for one in meaning(with_alike(0.21, 0.25, differ=True)))
     assert not any("alike" in one for one in meaning(with_alike(0.26, 0.25, differ=False)))
-
-
-def test_the_table_has_both_and_a_file_from_before_has_neither():
-    results = with_alike(0.31, 0.25, differ=True)
-    assert speed_ups(results).rows[0][-1] == "0.310\nteacher 0.250"
-    del results.analysis["comparisons"][0]["alike"]
-    assert speed_ups(results).rows[0][-1] == "–"
+    assert speed_ups(with_alike(0.31, 0.25, differ=True)).rows[0][-1] == "0.310\nteacher 0.250"

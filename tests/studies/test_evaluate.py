@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import unmask
 from unmask.checkpoint.io import save
 from unmask.core.errors import UserError
 from unmask.metrics.score import Score
@@ -273,7 +272,3 @@ def test_precision_reaches_the_causal_control(scene, monkeypatch) -> None:
     assert set(asked) == {"fp32"}
     with pytest.raises(UserError, match="bf16 is for GPUs"):
         sample_causal(scene[0]["ar"], 1, device="cpu", precision="bf16")
-
-
-def test_evaluate_is_a_public_name() -> None:
-    assert unmask.evaluate is evaluate

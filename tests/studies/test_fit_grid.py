@@ -187,15 +187,6 @@ def test_the_default_levels_hold_the_grid_rank():
         assert fitted.paths[-1].cost <= float(forced.nats_T.mean()) + 1e-12
 
 
-def test_progress_counts_up_to_the_whole():
-    model, seen = Crooked(12), []
-    fit_on(Checkpoint(model), texts(model, 5), 3, levels=6, plan="golden", device="cpu",
-             progress=lambda done, total: seen.append((done, total)))  # fmt: skip
-    assert seen == sorted(seen)
-    assert {total for _, total in seen} == {2 * 6 + 3 * 3 * 3}
-    assert seen[-1][0] == 2 * 6 + 3 * 3 * 3
-
-
 @pytest.mark.parametrize(
     ("settings", "word"),
     [

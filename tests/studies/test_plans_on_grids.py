@@ -13,9 +13,8 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import make_grid
-from unmask.sampling.sample import sample
 from unmask.studies.fit_grid import fit_on
-from unmask.studies.plans_on_grids import fitted_for_others, plans_on_grids
+from unmask.studies.plans_on_grids import plans_on_grids
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +47,6 @@ def test_a_fitted_grid_serves_every_number_of_steps_up_to_its_own(fitted, tmp_pa
     assert other.noise_name(4) == one.noise_name(4) != one.noise_name(2), "a grid is what it does, not where it lies"
 
 
-def test_sampling_in_python_takes_the_files_grid_of_so_many_steps(fitted) -> None:
-    found, path = fitted
-    model = Checkpoint(DiT(9, 16, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0).eval())
-    for steps, times in ((2, found.paths[1].grid().times), (4, found.grid.times), (None, found.grid.times)):
-        drawn = sample(model, 2, steps, grid=path, device="cpu")
-        assert drawn.record["grid"]["times"] == list(times)
-        assert drawn.nfe.tolist() == [steps or 4] * 2
-    with pytest.raises(UserError, match="no grid of 8 steps"):
-        sample(model, 2, 8, grid=path, device="cpu")
-    assert sample(model, 1, device="cpu").record["steps"] == 32, "where nobody says"
-
-
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
@@ -82,10 +69,3 @@ def test_what_is_no_plan_or_grid_is_one_line(fitted, tmp_path, plan: str, messag
     with pytest.raises(UserError, match=message) as raised:
         plans_on_grids([plan.format(folder=tmp_path, file=path)], asked)
     assert "\n" not in str(raised.value)
-
-
-def test_a_grid_that_was_fitted_for_another_plan_is_taken_and_said(fitted) -> None:
-    _, path = fitted
-    plans = plans_on_grids([f"golden@{path}", f"stride@{path}", "iid@cosine"], [4])
-    (said,) = fitted_for_others(plans, 4)
-    assert f"stride@{path} was fitted for the plan golden" in said

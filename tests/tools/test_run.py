@@ -130,7 +130,3 @@ def test_a_command_of_another_program_is_refused_not_left_out():
 )
 def test_what_a_command_needs(words, needs):
     assert Job(tuple(words.split())).needs("runs/x") is needs
-
-
-def test_convert_makes_its_target():
-    assert Job(("convert", "runs/x", "assets/x", "--dtype", "bf16")).product == "assets/x"
