@@ -10,7 +10,7 @@ from unmask.models.denoiser import carry_over, log_probs
 from unmask.objectives.distil.cd4lm import CD4LM
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.plans.plan import draw_u
-from unmask.processes.times import stratified
+from unmask.processes.schedule import stratified
 
 MASK, LENGTH, ROWS = 11, 9, 6
 

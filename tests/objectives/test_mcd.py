@@ -17,8 +17,7 @@ from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.mcd import MCD
 from unmask.plans.plan import draw_u, locked_plans
 from unmask.processes import Masked
-from unmask.processes.schedule import Cosine
-from unmask.processes.times import stratified
+from unmask.processes.schedule import Cosine, stratified
 
 MASK, LENGTH, ROWS = 11, 9, 6
 

@@ -20,8 +20,7 @@ from unmask.objectives.elbo import MDLM
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import draw_u, locked_plans, make_plan
 from unmask.processes import Masked
-from unmask.processes.schedule import Cosine, LogLinear
-from unmask.processes.times import stratified
+from unmask.processes.schedule import Cosine, LogLinear, stratified
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
 

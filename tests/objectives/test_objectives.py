@@ -14,8 +14,7 @@ from unmask.objectives.base import IDENTITY, RECONSTRUCT, describe
 from unmask.objectives.elbo import MDLM
 from unmask.plans.plan import draw_u
 from unmask.processes import Masked
-from unmask.processes.schedule import Cosine, LogLinear
-from unmask.processes.times import stratified
+from unmask.processes.schedule import Cosine, LogLinear, stratified
 
 MASK, LENGTH = 5, 7
 

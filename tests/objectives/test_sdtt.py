@@ -13,8 +13,7 @@ from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.sdtt import SDTT
 from unmask.plans.plan import draw_u
 from unmask.processes import Masked
-from unmask.processes.schedule import LogLinear
-from unmask.processes.times import stratified
+from unmask.processes.schedule import LogLinear, stratified
 from unmask.theory.oracle import Enumerated, sticky
 
 MASK, LENGTH, ROWS = 11, 9, 6

@@ -8,7 +8,7 @@ import torch
 from unmask.core.errors import UserError
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.plans.grids import cosine_grid, grid_of, mdlm_grid, uniform_grid
-from unmask.processes.times import stratified
+from unmask.processes.schedule import stratified
 
 
 def test_stratified_times_hit_every_stratum_once_in_random_order() -> None:

@@ -15,7 +15,7 @@ from unmask.plans.grids import Grid, make_grid
 from unmask.plans.plan import PLANS, Blocks, Confidence, LeftToRight, locked_plans, make_plan
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.teacher_forcing import teacher_force
-from unmask.theory.exact import Views, estimate_kl, kl, kl_given_plan, sample_law
+from unmask.theory.exact import Views, estimate_kl, kl, sample_law
 from unmask.theory.oracle import SOURCES, Enumerated
 from unmask.theory.plan_laws import chain_of
 
@@ -30,6 +30,18 @@ def toys():
 
 def error(toys, source, plan, steps, grid="uniform"):
     return sample_law(toys[source], steps, plan=plan, grid=grid).kl(SOURCES[source]())
+
+
+def kl_given_plan(views, p, chain):
+    """E_u KL(p || q_u), exactly: every step costs the cross-entropy of what it reveals given what it saw."""
+    cross_entropy = 0.0
+    for k, move in enumerate(chain.moves()):
+        for (before, after), probability in move.items():
+            hidden = [i for i in range(views.length) if not after >> i & 1]
+            p_after = p.sum(hidden, keepdim=True) if hidden else p
+            q = views.step(before, after, k == chain.argmax_step)
+            cross_entropy -= probability * float(torch.special.xlogy(p_after, q).sum())
+    return cross_entropy + float(torch.special.xlogy(p, p).sum())
 
 
 # --- numbers known before ---------------------------------------------------------------------------------------------

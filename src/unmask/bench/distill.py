@@ -32,7 +32,7 @@ from unmask.models.family import config_to_json, family_of
 from unmask.objectives.distil.mcd import MCD
 from unmask.objectives.distil.teacher import Teacher
 from unmask.plans.plan import draw_u
-from unmask.processes.times import stratified
+from unmask.processes.schedule import stratified
 from unmask.training.optim import adamw
 
 Loss = Callable[[Batch], Tensor]

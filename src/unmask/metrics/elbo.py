@@ -21,7 +21,7 @@ from unmask.objectives.elbo import MDLM
 from unmask.objectives.head_loss import even_sizes, head_loss, piece_size
 from unmask.processes import Process, States
 from unmask.processes.masked import mask_of
-from unmask.processes.times import stratified
+from unmask.processes.schedule import stratified
 
 
 def order_agnostic_masks(total: int, length: int, generator: torch.Generator, views: int = 1) -> Tensor:

@@ -66,12 +66,7 @@ def total_variation(log_p_CV: Tensor, log_q_CV: Tensor) -> Scored:
     return Scored((gap_CV * g_CV).sum(-1), p_CV * (g_CV - (p_CV * g_CV).sum(-1, keepdim=True)))
 
 
-DIVERGENCES: dict[str, Divergence] = {
-    "reverse": reverse_kl,
-    "forward": forward_kl,
-    "jsd": jensen_shannon,
-    "tvd": total_variation,
-}
+DIVERGENCES = {"reverse": reverse_kl, "forward": forward_kl, "jsd": jensen_shannon, "tvd": total_variation}
 
 
 def compare(divergence: Divergence, logits_CV: Tensor, target_CV: Tensor, tau: float) -> Scored:

@@ -32,7 +32,7 @@ from unmask.plans.grids import assign_steps, make_grid
 from unmask.plans.plan import draw_u, locked_plan
 from unmask.processes import Masked, Process, States, View
 from unmask.processes.masked import mask_of
-from unmask.processes.times import stratified
+from unmask.processes.schedule import stratified
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,10 @@ class MDLM(Fusible):
         device, scored_N = x0_BL.device, flat(view.scored_BL)
         row_N = scored_N // x0_BL.shape[1]
         chosen_N = to_device(scored_N, device)
-        nll_BL = loss_at(
-            student,
-            view.z_BL,
-            chosen_N,
-            even_sizes(len(scored_N), piece_size(student, device)),
-            self._score(view, x0_BL.flatten()[chosen_N], view.z_BL.flatten()[chosen_N], t_B[row_N]),
-            to_device(view.weight_B[row_N].float(), device),
-            condition(self.process, t_B, device),
-        )
+        sizes = even_sizes(len(scored_N), piece_size(student, device))
+        score = self._score(view, x0_BL.flatten()[chosen_N], view.z_BL.flatten()[chosen_N], t_B[row_N])
+        weight_N, time_B = to_device(view.weight_B[row_N].float(), device), condition(self.process, t_B, device)
+        nll_BL = loss_at(student, view.z_BL, chosen_N, sizes, score, weight_N, time_B)
         return to_device(view.weight_B.to(nll_BL.dtype)[:, None], device) * nll_BL
 
     def _score(self, view: View, x0_N: Tensor, z_N: Tensor, t_N: Tensor) -> Score:
@@ -89,9 +84,7 @@ class MDLM(Fusible):
             run = self.fused(cross_entropy)
             return lambda logits_CW, part: run(logits_CW, x0_N[part])
         own, t_N = view.loss, to_device(t_N, x0_N.device)
-        return lambda logits_CW, part: by_autograd(
-            lambda logits: own(logits, x0_N[part], z_N[part], t_N[part]), logits_CW
-        )
+        return lambda table, part: by_autograd(lambda logits: own(logits, x0_N[part], z_N[part], t_N[part]), table)
 
     def _view(self, batch: Batch, states: States, generator: torch.Generator) -> tuple[View, Tensor]:
         """Drawn for the whole global batch, so that ranks and micro-batches together have what one process has."""
@@ -103,8 +96,7 @@ class MDLM(Fusible):
             return self.process.view(batch.tokens_BL, noise_BL, t_B, states), t_B
         steps, plan = self.plan_steps, locked_plan(self.plan)
         now_B1 = ((1 - t_B) * steps).long().clamp(max=steps - 1)[:, None]  # N equal shares of time: every step as often
-        blank_BL = torch.ones(B, L, dtype=torch.bool)
-        grid = make_grid("rank", steps)
+        blank_BL, grid = torch.ones(B, L, dtype=torch.bool), make_grid("rank", steps)
         step_BL = assign_steps(noise_BL, blank_BL, grid, self.process.schedule, plan.cells(steps))
         hidden_BL = to_device(step_BL >= now_B1, batch.tokens_BL.device)
         z_BL = torch.where(hidden_BL, mask_of(states), batch.tokens_BL)

@@ -116,15 +116,11 @@ class _HeadLoss(torch.autograd.Function):
     def forward(
         ctx: Any, x_ND: Tensor, weight_VD: Tensor | None, bias_V: Tensor | None, weight_N: Tensor, pieces: _Pieces
     ) -> Tensor:
-        head: _Identity | _Linear
-        if weight_VD is None or bias_V is None:
-            head = _Identity(x_ND, pieces)
-        else:
-            head = _Linear(x_ND, weight_VD, bias_V, pieces)
+        matrix = None if weight_VD is None or bias_V is None else (weight_VD, bias_V)
+        head = _Linear(x_ND, *matrix, pieces) if matrix else _Identity(x_ND, pieces)
         loss_N = x_ND.new_empty(len(x_ND), dtype=torch.promote_types(x_ND.dtype, torch.float32))
         for part in pieces:
-            logits_CW = head.logits(part)
-            scored = pieces.score(logits_CW, part)
+            scored = pieces.score(head.logits(part), part)
             loss_N[part] = scored.loss_C
             if pieces.with_slopes:
                 head.descend(part, scored.slope_CV, weight_N[part])
@@ -154,7 +150,7 @@ def _common_factor(grad_N: Tensor, weight_N: Tensor) -> Tensor:
         return factor
     is_other = (grad_N - factor * weight_N).abs().amax() > 1e-4 * (factor * weight_N).abs().amax()
     # not a number is not another weight: it goes on into the gradient, where training stops for it in words
-    torch._assert_async(~is_other, "losses must enter the total with the weights that head_loss was told")
+    torch._assert_async(~is_other, "losses must enter the total with the weights that head_loss was given")
     return factor
 
 

@@ -2,7 +2,7 @@
 
 A grid's times fall from 1. Read `by="time"`, step k reveals the positions whose own reveal time lies in
 (t_k, t_{k-1}]; read `by="rank"`, it reveals the same share of positions in order of u, so that counts are equal
-whatever u was. Refuses to know plans and models.
+whatever u was.
 
 Shapes: B sequences, L positions, C cells of [0, 1).
 """
@@ -25,20 +25,13 @@ from unmask.processes.schedule import Schedule
 MDLM_EPS = 1e-5  # the published sampler's last time; what is still masked there is filled by argmax
 
 
-def _check_steps(steps: int) -> None:
-    if steps < 1:
-        raise UserError(f"steps must be at least 1, not {steps}")
-
-
 def uniform_grid(steps: int) -> Tensor:
     """t_k = 1 - k/N."""
-    _check_steps(steps)
     return 1 - torch.arange(steps + 1, dtype=torch.float64) / steps
 
 
 def cosine_grid(steps: int) -> Tensor:
     """t_k = cos(pi k / 2N): few tokens a step at first, many at the end."""
-    _check_steps(steps)
     times = torch.cos(math.pi / 2 * torch.arange(steps + 1, dtype=torch.float64) / steps)
     times[-1] = 0
     return times
@@ -46,7 +39,6 @@ def cosine_grid(steps: int) -> Tensor:
 
 def mdlm_grid(steps: int) -> Tensor:
     """t_k = 1 - k(1 - 1e-5)/N, the published grid. It ends at 1e-5, not 0."""
-    _check_steps(steps)
     return 1 - torch.arange(steps + 1, dtype=torch.float64) * ((1 - MDLM_EPS) / steps)
 
 

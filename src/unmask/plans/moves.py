@@ -1,7 +1,7 @@
 """Moves: what each step does to a batch, decided before the model is asked.
 
 Locked plans know every move beforehand; adaptive ones name candidates and how many to keep; remasking ones toss
-for both directions. Refuses to know the model and the draw.
+for both directions.
 
 Shapes: B sequences, L positions; flat positions M count through the (B, L) table.
 """
@@ -59,8 +59,7 @@ class Move:
     def at(cls, step: int, steps: int, reveal_BL: Tensor, device: torch.device, **more: Any) -> Move:
         """A move from a table of what to reveal."""
         rows_R, local_row_M = torch.unique(reveal_BL.nonzero()[:, 0], return_inverse=True)
-        flat_M = _flat(reveal_BL)
-        L = reveal_BL.shape[1]
+        flat_M, L = _flat(reveal_BL), reveal_BL.shape[1]
         local_M = local_row_M * L + flat_M % L
         return cls(step, steps, flat_M.to(device), rows_R.to(device), local_M.to(device), **more)
 
@@ -94,13 +93,12 @@ def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
 def adaptive_moves(assigned: Assignment, state: State, mask_id: int, by_threshold: bool) -> Iterator[Move]:
     """Candidates: the masked positions of a step's block; with a threshold, of the first unfinished block."""
     assert assigned.tie_BL is not None
-    B = assigned.step_BL.shape[0]
     last = torch.iinfo(torch.int64).max
     for step in range(assigned.steps):
         masked_BL = state.masked_BL(mask_id)
         if by_threshold:
             block_B1 = assigned.block_BL.masked_fill(~masked_BL, last).amin(1, keepdim=True)
-            quota_B = torch.ones(B, dtype=torch.int64)
+            quota_B = torch.ones(len(masked_BL), dtype=torch.int64)
         else:
             now_BL = assigned.step_BL == step
             quota_B = now_BL.sum(1)
@@ -135,9 +133,7 @@ def keep_most_confident(
     return keep_M if passing_M is None else keep_M | passing_M
 
 
-def every_move(
-    grid: Grid, blank_BL: Tensor, state: State, generators: list[torch.Generator]
-) -> Iterator[Move]:  # fmt: skip
+def every_move(grid: Grid, blank_BL: Tensor, state: State, generators: list[torch.Generator]) -> Iterator[Move]:
     """Every blank position at every step, with fresh noise for each: a process that goes by no plan."""
     L = blank_BL.shape[1]
     for step, times in enumerate(pairwise(grid.times)):

@@ -1,8 +1,8 @@
 """Plans: which positions each step reveals.
 
-*Locked* plans are known before the first forward (scalar trajectory locking), so a step runs the vocabulary head and
+*Locked* plans are known before the first forward, so a step runs the vocabulary head and
 the draw on its own positions only. *Adaptive* plans know only how many positions a step reveals, and look at the
-model's law at every candidate to choose them. Refuses to know how tokens are drawn.
+model's law at every candidate to choose them.
 
 Shapes: B sequences, L positions, M candidates, C blocks.
 """
@@ -86,8 +86,6 @@ class Locked:
 
     def draw(self, B: int, L: int, generator: torch.Generator, steps: int | None = None) -> Tensor:
         """u of B sequences of L positions: (B, L) float64 in [0, 1), on the CPU."""
-        if L < 1:
-            raise UserError(f"a sequence needs at least 1 position, not {L}")
         if self.for_steps and steps is None:
             raise UserError(f"the plan {self.name!r} is made for one number of steps: give steps")
         # a sum such as (rank + rand)/L may round up to 1
@@ -191,7 +189,7 @@ class Confidence:
 class Blocks:
     """Semi-autoregressive: blocks of `size` positions from left to right, an inner plan within each.
 
-    The steps are dealt out to the blocks by their blanks (`deal_steps`). Golden inside unless told otherwise:
+    The steps are dealt out to the blocks by their blanks (`deal_steps`). Golden inside by default:
     confidence, as semi-autoregressive decoding often has it, reveals neighbours together, which depend on each other.
     """
 

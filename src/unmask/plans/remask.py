@@ -3,8 +3,7 @@
 From time t to s < t a visible token is masked with probability sigma, and a masked one is revealed with the probability
 that keeps the marginals: (gamma_s - (1 - sigma) gamma_t) / (1 - gamma_t). The rule `confidence` does not keep them: as
 published it reveals as if sigma were 0, so that what it masks again is missing until later steps. Both are decided
-before any logits are seen, so here too the head runs only on the positions a step reveals. Refuses to know how tokens
-are drawn.
+before any logits are seen, so here too the head runs only on the positions a step reveals.
 
 Shapes: B sequences, L positions.
 """

@@ -8,7 +8,7 @@ F is a mixture of normal CDFs: given the rivals' maximum M = m, P(Y <= y) = Phi(
 falls off fast on both sides, so equally spaced nodes (the trapezoid rule) integrate over it to the last digits of a
 float64.
 
-Refuses to know schedules and tokenizers. Probabilities are float64 and live on the CPU, wherever the input was: not
+Probabilities are float64 and live on the CPU, wherever the input was: not
 every accelerator has float64. Shapes: K states with the mask, M nodes, any leading dimensions "...".
 """
 
@@ -84,8 +84,7 @@ class GaussianDuality:
         outside = gamma[~((gamma >= _LEAST_GAMMA) & (gamma < 1))]  # so that NaN is outside too
         if outside.numel():
             raise UserError(
-                "gamma is the probability that a token survives: it must lie inside (0, 1), "
-                f"and not below {_LEAST_GAMMA:g}, not {float(outside[0]):g}"
+                f"gamma is a probability: inside (0, 1), at least {_LEAST_GAMMA:g}, not {float(outside[0]):g}"
             )
         return _by_chunks(self._solve, gamma)
 
@@ -114,7 +113,7 @@ class GaussianDuality:
         return own > rival
 
     def u_of_noise(self, eps: Tensor, k: Tensor | int) -> Tensor:
-        """Scalar trajectory locking: u = F_Y(Y), Y = max over j != k of eps_j, minus eps_k. Uniform on [0, 1)."""
+        """The u that locks a token: u = F_Y(Y), Y = max over j != k of eps_j, minus eps_k. Uniform on [0, 1)."""
         own, rival = self._own_and_rival(eps, k)
         return self.cdf(_float64(rival) - _float64(own)).clamp(max=1 - 2.0**-53)
 

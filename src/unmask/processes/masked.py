@@ -21,7 +21,7 @@ from unmask.processes.schedule import LogLinear, Schedule
 
 
 def is_masked(u_BL: Tensor, gamma: Tensor | float) -> Tensor:
-    """Scalar trajectory locking: masked at t iff u >= gamma_t (so that u = 0 at gamma = 0 is masked)."""
+    """Masked at t iff u >= gamma_t (so that u = 0 at gamma = 0 is masked)."""
     return u_BL >= per_sequence(gamma, u_BL)
 
 

@@ -1,4 +1,4 @@
-"""A process: how text is corrupted and walked back. Objectives, the sampler and the scores ask it; it asks nobody.
+"""A process: how text is corrupted and restored. Objectives, the sampler and the scores ask it; it asks nobody.
 
 t = 0 is clean text, t = 1 the prior; always s < t. One uniform number u a position, drawn by a plan, is the noise of a
 text; a process that needs more adds it in `noise`. The two views of `couple` share one noise.

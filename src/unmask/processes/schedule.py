@@ -1,6 +1,6 @@
 """Schedules: gamma(t), the probability that a token is still visible at time t, with its derivative and inverse.
 
-t = 0 is clean, t = 1 is all masked (up to eps). Refuses to know tokens.
+t = 0 is clean, t = 1 is all masked (up to eps).
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ class Schedule(Protocol):
     def elbo_weight(self, t: Tensor) -> Tensor: ...
 
 
-def _check_eps(eps: float) -> None:
-    if not 0 <= eps < 1:
-        raise UserError(f"a schedule's eps is the share still visible at t = 1: 0 <= eps < 1, not {eps}")
+@dataclass(frozen=True)
+class _WithEps:
+    """eps is the share still visible at t = 1."""
+
+    eps: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps < 1:
+            raise UserError(f"a schedule's eps is the share still visible at t = 1: 0 <= eps < 1, not {self.eps}")
 
 
 @dataclass(frozen=True)
-class LogLinear:
+class LogLinear(_WithEps):
     """gamma_t = 1 - (1 - eps) t, the schedule of MDLM; the ELBO weight is exactly 1/t."""
 
-    eps: float = 1e-3
     name: ClassVar[str] = "log_linear"
-
-    def __post_init__(self) -> None:
-        _check_eps(self.eps)
 
     def gamma(self, t: Tensor) -> Tensor:
         return 1 - (1 - self.eps) * t
@@ -58,14 +60,10 @@ class LogLinear:
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(_WithEps):
     """gamma_t = 1 - (1 - eps) sin(pi t / 2): the masked share of MaskGIT's cosine rule, seen backwards in time."""
 
-    eps: float = 1e-3
     name: ClassVar[str] = "cosine"
-
-    def __post_init__(self) -> None:
-        _check_eps(self.eps)
 
     def gamma(self, t: Tensor) -> Tensor:
         return 1 - (1 - self.eps) * torch.sin(math.pi / 2 * t)
@@ -89,3 +87,13 @@ def schedule_named(name: str, eps: float = 1e-3) -> LogLinear | Cosine:
     if name not in SCHEDULES:
         raise unknown("schedule", name, SCHEDULES)
     return SCHEDULES[name](eps)
+
+
+def stratified(n: int, generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """n times in (low, high], one in each of n equal strata, strata assigned to samples at random (float64).
+
+    t = low + (high - low)(i + 1 - rand)/n: n is the whole batch over all ranks and accumulation steps.
+    """
+    strata = torch.randperm(n, generator=generator)
+    inside = 1 - torch.rand(n, generator=generator, dtype=torch.float64)
+    return low + (high - low) * (strata + inside) / n

@@ -4,7 +4,7 @@ On short lines (every masked view fits in a table) Q(x) of any plan, grid and nu
 sampler's own error KL(p || Q) is a number without noise. On long lines the error given the plan, E_u KL(p || q_u), is
 estimated from teacher forcing on x ~ p, with its standard error; it bounds KL(p || Q) from above.
 
-Refuses to know how `sample` works: the chi-square tests compare the two. A set of positions is an int, bit i for i.
+Nothing here uses `sample`: the chi-square tests compare the two. A set of positions is an int, bit i for i.
 
 Shapes: L positions, V tokens; a table over the visible set A has V entries along the axes in A and 1 elsewhere.
 """
@@ -54,14 +54,10 @@ class Views:
         self._p = torch.cat(shaped).view(*[K] * length, length, K - 1)
         self.step = lru_cache(maxsize=None)(self._step)
 
-    def _seen(self, visible: int) -> tuple[slice, ...]:
-        """The part of the table where exactly these positions are visible."""
-        V = self.tokens
-        return tuple(slice(V) if visible >> i & 1 else slice(V, V + 1) for i in range(self.length))
-
     def at(self, visible: int) -> Tensor:
         """The law at every position, for all tokens of the visible ones: axes (..., L, V)."""
-        return self._p[self._seen(visible)]
+        V = self.tokens
+        return self._p[tuple(slice(V) if visible >> i & 1 else slice(V, V + 1) for i in range(self.length))]
 
     def _step(self, before: int, after: int, argmax: bool = False) -> Tensor:
         """q(x_B | x_A) = prod over B of p_A(x_i), B the newly revealed: a table over `after`."""
@@ -168,17 +164,17 @@ class _Chooser:
     def __call__(self, k: int, masked_NL: Tensor, log_p_NLV: Tensor) -> _Choice:
         """Step k of N lines at once."""
         step_L, block_L = self.assigned.step_BL[0], self.assigned.block_BL[0]
-        surety_NL = self.rule.confidence(log_p_NLV).double()
+        confidence_NL = self.rule.confidence(log_p_NLV).double()
         if self.rule.threshold is None:
             quota = int((step_L == k).sum())
             block = block_L[step_L == k].amin() if quota else -1
-            surety_NL = surety_NL.masked_fill(~masked_NL | (block_L != block), -torch.inf)
-            return _surest(surety_NL, quota)
+            confidence_NL = confidence_NL.masked_fill(~masked_NL | (block_L != block), -torch.inf)
+            return _surest(confidence_NL, quota)
         block_N1 = block_L.where(masked_NL, self.assigned.steps).amin(1, keepdim=True)
         open_NL = masked_NL & (block_L == block_N1)
-        surety_NL = surety_NL.masked_fill(~open_NL, -torch.inf)
-        passing_NL = open_NL & self.rule.passes(surety_NL)
-        surest = _surest(surety_NL, 1)
+        confidence_NL = confidence_NL.masked_fill(~open_NL, -torch.inf)
+        passing_NL = open_NL & self.rule.passes(confidence_NL)
+        surest = _surest(confidence_NL, 1)
         return _Choice(surest.sure_NL | passing_NL, surest.tied_NL & ~passing_NL.any(1, keepdim=True), 1)
 
 
@@ -203,13 +199,13 @@ class _Choice:
                 yield lines_N, bits(sure_L) | sum(1 << i for i in chosen), 1 / len(sets)
 
 
-def _surest(surety_NL: Tensor, quota: int) -> _Choice:
+def _surest(confidence_NL: Tensor, quota: int) -> _Choice:
     if not quota:
-        none_NL = torch.zeros_like(surety_NL, dtype=torch.bool)
+        none_NL = torch.zeros_like(confidence_NL, dtype=torch.bool)
         return _Choice(none_NL, none_NL, 0)
-    least_N1 = surety_NL.sort(dim=1, descending=True).values[:, quota - 1 : quota]
-    tied_NL = (surety_NL - least_N1).abs() < TIE
-    return _Choice((surety_NL > least_N1) & ~tied_NL, tied_NL, quota)
+    least_N1 = confidence_NL.sort(dim=1, descending=True).values[:, quota - 1 : quota]
+    tied_NL = (confidence_NL - least_N1).abs() < TIE
+    return _Choice((confidence_NL > least_N1) & ~tied_NL, tied_NL, quota)
 
 
 def _adaptive(views: Views, plan: Plan, grid: Grid, given_L: Tensor, schedule: Schedule) -> SampleLaw:
@@ -235,18 +231,6 @@ def _adaptive(views: Views, plan: Plan, grid: Grid, given_L: Tensor, schedule: S
 
 
 # --- the error given the plan -----------------------------------------------------------------------------------------
-
-
-def kl_given_plan(views: Views, p: Tensor, chain: Chain) -> float:
-    """E_u KL(p || q_u), exactly: every step costs the cross-entropy of what it reveals given what it saw."""
-    cross_entropy = 0.0
-    for k, move in enumerate(chain.moves()):
-        for (before, after), probability in move.items():
-            hidden = [i for i in range(views.length) if not after >> i & 1]
-            p_after = p.sum(hidden, keepdim=True) if hidden else p
-            q = views.step(before, after, k == chain.argmax_step)
-            cross_entropy -= probability * float(torch.special.xlogy(p_after, q).sum())
-    return cross_entropy + float(torch.special.xlogy(p, p).sum())
 
 
 class Source(Denoiser, Protocol):

@@ -4,7 +4,7 @@
 `TrigramMixture` (its own file) does longer lines by forward-backward. Both give log p(x_i = v | what is visible) as
 features, so the head is the identity; both know log p(x) of a whole line and draw x ~ p.
 
-Refuses to know samplers, schedules, files and devices: oracles are no networks, they live on the CPU in float64.
+Oracles are no networks: they live on the CPU in float64.
 
 Shapes: B sequences, L positions, V tokens, K = V + 1 states (the mask is the last).
 """
@@ -12,6 +12,7 @@ Shapes: B sequences, L positions, V tokens, K = V + 1 states (the mask is the la
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,19 +51,11 @@ class Enumerated:
             raise UserError(f"{V} tokens at {L} positions have {(V + 1) ** L} masked views, too many to hold")
         if bool((p < 0).any()) or abs(float(p.sum()) - 1) > 1e-9:
             raise UserError("the probabilities of a source must be at least 0 and sum to 1")
-        self.tokens, self.length = V, L
+        self.tokens, self.length, self.vocab_size, self.mask_id = V, L, V + 1, V
         marginal = p.double()
         for position in range(L):  # state V of a position means: summed over, not seen
             marginal = torch.cat([marginal, marginal.sum(position, keepdim=True)], position)
         self._marginal = marginal.flatten()
-
-    @property
-    def vocab_size(self) -> int:
-        return self.tokens + 1
-
-    @property
-    def mask_id(self) -> int:
-        return self.tokens
 
     @property
     def p(self) -> Tensor:
@@ -110,24 +103,24 @@ def _every_line(length: int, tokens: int) -> list[Tensor]:
     return [torch.arange(tokens).view(*sizes) for sizes in shape.tolist()]
 
 
+def _by_rule(length: int, tokens: int, keep: float, free: int, rule: Callable[..., Any]) -> Tensor:
+    """The first `free` tokens are uniform, each later x_i is rule(x, i) with the kernel keep I + (1 - keep)/V."""
+    step = keep * torch.eye(tokens, dtype=torch.float64) + (1 - keep) / tokens
+    x = _every_line(length, tokens)
+    p = torch.full((tokens,) * length, (1 / tokens) ** min(free, length), dtype=torch.float64)
+    for i in range(free, length):
+        p = p * step[rule(x, i), x[i]]
+    return p
+
+
 def sticky(length: int = 8, tokens: int = 3, stay: float = 0.8) -> Tensor:
     """A chain: uniform start, transition stay I + (1 - stay)/V. Neighbours depend most."""
-    step = stay * torch.eye(tokens, dtype=torch.float64) + (1 - stay) / tokens
-    x = _every_line(length, tokens)
-    p = torch.full((tokens,) * length, 1 / tokens, dtype=torch.float64)
-    for i in range(1, length):
-        p = p * step[x[i - 1], x[i]]
-    return p
+    return copy_at_lag(length, tokens, 1, stay)
 
 
 def copy_at_lag(length: int = 8, tokens: int = 3, lag: int = 4, keep: float = 0.9) -> Tensor:
     """x_{i+lag} repeats x_i with the kernel keep I + (1 - keep)/V; the first `lag` tokens are uniform."""
-    step = keep * torch.eye(tokens, dtype=torch.float64) + (1 - keep) / tokens
-    x = _every_line(length, tokens)
-    p = torch.full((tokens,) * length, (1 / tokens) ** min(lag, length), dtype=torch.float64)
-    for i in range(lag, length):
-        p = p * step[x[i - lag], x[i]]
-    return p
+    return _by_rule(length, tokens, keep, lag, lambda x, i: x[i - lag])
 
 
 def order2(length: int = 8, tokens: int = 3, keep: float = 0.9) -> Tensor:
@@ -135,15 +128,9 @@ def order2(length: int = 8, tokens: int = 3, keep: float = 0.9) -> Tensor:
 
     One repeats the token before last, the other makes the three sum to 0 modulo V.
     """
-    step = keep * torch.eye(tokens, dtype=torch.float64) + (1 - keep) / tokens
-    x = _every_line(length, tokens)
-    total = torch.zeros((tokens,) * length, dtype=torch.float64)
-    for rule in (lambda a, b: a, lambda a, b: (-a - b) % tokens):
-        p = torch.full((tokens,) * length, (1 / tokens) ** min(2, length), dtype=torch.float64)
-        for i in range(2, length):
-            p = p * step[rule(x[i - 2], x[i - 1]), x[i]]
-        total += p / 2
-    return total
+    repeated = _by_rule(length, tokens, keep, 2, lambda x, i: x[i - 2])
+    summed = _by_rule(length, tokens, keep, 2, lambda x, i: (-x[i - 2] - x[i - 1]) % tokens)
+    return (repeated + summed) / 2
 
 
 def topic(length: int = 8, tokens: int = 3, keep: float = 0.8) -> Tensor:
@@ -151,20 +138,8 @@ def topic(length: int = 8, tokens: int = 3, keep: float = 0.8) -> Tensor:
 
     Distance plays no part, so spacing positions cannot help.
     """
-    step = keep * torch.eye(tokens, dtype=torch.float64) + (1 - keep) / tokens
-    x = _every_line(length, tokens)
-    total = torch.zeros((tokens,) * length, dtype=torch.float64)
-    for favourite in range(tokens):
-        p = torch.full((tokens,) * length, 1 / tokens, dtype=torch.float64)
-        for token in x:
-            p = p * step[favourite][token]
-        total += p
-    return total
+    laws = [_by_rule(length, tokens, keep, 0, lambda x, i, token=token: token) for token in range(tokens)]
+    return torch.stack(laws).mean(0)
 
 
-SOURCES: dict[str, Callable[..., Tensor]] = {
-    "sticky": sticky,
-    "order2": order2,
-    "topic": topic,
-    "copy": copy_at_lag,
-}
+SOURCES: dict[str, Callable[..., Tensor]] = {"sticky": sticky, "order2": order2, "topic": topic, "copy": copy_at_lag}

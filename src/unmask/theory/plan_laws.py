@@ -6,7 +6,7 @@ A plan becomes a Markov chain over sets of revealed positions with a little memo
 - an urn (iid, permutation, stride, dilated): [0, 1) is cut into equal cells, each cell is dealt a class of positions
   at random, and within its cell every position is uniform and independent. By rank, `stride` keeps to its cells.
 
-Refuses to know tokens and models. A set of positions is an int, bit i for position i.
+A set of positions is an int, bit i for position i.
 """
 
 from __future__ import annotations
@@ -108,10 +108,7 @@ def _van_der_corput(L: int, edges: list[float]) -> list[tuple[float, Tensor]]:
     return [(length / 2**m, ((mirrored_L ^ s) + w) / 2**m) for s in range(2**m) for length, w in pieces]
 
 
-_SCALAR: dict[str, Callable[[int, list[float]], list[tuple[float, Tensor]]]] = {
-    "golden": _golden,
-    "van_der_corput": _van_der_corput,
-}
+_SCALAR = {"golden": _golden, "van_der_corput": _van_der_corput}
 
 
 def _mixture(weighted: list[tuple[float, Tensor]], steps: int) -> Chain:
@@ -138,14 +135,6 @@ def _earlier(steps: tuple[int, ...], k: int) -> int:
 Stages = list[list[int]]  # the cells of a stage are dealt its classes in random order; a class may be empty
 
 
-def _iid_urn(blank_L: Tensor, steps: int) -> list[Stages]:
-    return [[[(1 << len(blank_L)) - 1]]]
-
-
-def _permutation_urn(blank_L: Tensor, steps: int) -> list[Stages]:
-    return [[[1 << i for i in range(len(blank_L))]]]
-
-
 def _stride_urn(blank_L: Tensor, steps: int) -> list[Stages]:
     """Every N-th blank, whatever stands between."""
     blanks = members(bits(blank_L))
@@ -166,8 +155,8 @@ def _dilated_urn(blank_L: Tensor, steps: int) -> list[Stages]:
 
 
 _URNS: dict[str, Callable[[Tensor, int], list[Stages]]] = {
-    "iid": _iid_urn,
-    "permutation": _permutation_urn,
+    "iid": lambda blank_L, steps: [[[(1 << len(blank_L)) - 1]]],
+    "permutation": lambda blank_L, steps: [[[1 << i for i in range(len(blank_L))]]],
     "stride": _stride_urn,
     "dilated": _dilated_urn,
 }
@@ -255,11 +244,6 @@ def _time_moves(urn: _Urn, grid: Grid, schedule: Schedule) -> list[list[Move]]:
     return _cell_moves(urn, edges, pass_time)
 
 
-def _cell_rank_moves(urn: _Urn, grid: Grid) -> list[list[Move]]:
-    """What happens in each step of a rank grid that counts within cells."""
-    return _cell_moves(urn, [1 - t for t in grid.times], lambda _, b: lambda law: urn.reveal_share(law, b))
-
-
 def _cell_moves(urn: _Urn, edges: list[float], within: Callable[[float, float], Move]) -> list[list[Move]]:
     """Cell after cell: a class is dealt where it begins; `within` is the move from one share of a cell to another."""
     cells = sum(map(len, urn.stages[0]))
@@ -285,9 +269,12 @@ def _rank_moves(urn: _Urn, blank_L: Tensor, grid: Grid) -> list[list[Move]]:
 
 
 def _urn_moves(urn: _Urn, blank_L: Tensor, grid: Grid, schedule: Schedule, cells: int) -> list[list[Move]]:
+    """What happens in each step; a rank grid of a plan with cells counts within them."""
     if grid.by == "time":
         return _time_moves(urn, grid, schedule)
-    return _rank_moves(urn, blank_L, grid) if cells == 1 else _cell_rank_moves(urn, grid)
+    if cells == 1:
+        return _rank_moves(urn, blank_L, grid)
+    return _cell_moves(urn, [1 - t for t in grid.times], lambda _, b: lambda law: urn.reveal_share(law, b))
 
 
 def _urn_chain(plan: str, blank_L: Tensor, grid: Grid, schedule: Schedule) -> Chain:
@@ -350,13 +337,9 @@ def _blocks(plan: Blocks, blank_L: Tensor, grid: Grid, schedule: Schedule) -> Ch
             kernels[-1] = dict.fromkeys(kernels[-1], opening)  # every line has finished the block before
         else:
             start = opening
-        kernels += [
-            {
-                ((block, *memory), revealed | done): _moved(law, block, done)
-                for (memory, revealed), law in kernel.items()
-            }
-            for kernel in inner.steps
-        ]
+        for kernel in inner.steps:
+            moved = {state: _moved(law, block, done) for state, law in kernel.items()}
+            kernels.append({((block, *memory), revealed | done): law for (memory, revealed), law in moved.items()})
         done |= bits(inside_L)
     return Chain(start, tuple(kernels))
 

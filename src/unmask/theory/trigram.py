@@ -1,7 +1,7 @@
 """A mixture of character trigrams with its exact posterior at any masked view, by forward-backward over pairs.
 
 One component a book: hidden are the component and every masked character; the state at position i is the pair
-(x_{i-1}, x_i). Lines may be hundreds of characters long. Refuses to know where the texts come from.
+(x_{i-1}, x_i). Lines may be hundreds of characters long.
 
 Shapes: B sequences, L positions, M components, V characters; a, b, c are three characters in a row.
 """
@@ -40,14 +40,15 @@ class TrigramMixture:
 
     def __init__(self, weight_M: Tensor, pair_MVV: Tensor, next_MVVV: Tensor, length: int = 64) -> None:
         """Computes in the dtype of the tables: float64, or float32 for twice the speed at 1e-6 of rounding."""
-        self.length = length
+        self.length, self.mask_id = length, pair_MVV.shape[-1]
+        self.vocab_size = self.mask_id + 1
         self.weight_M, self.pair_MVV, self.next_MVVV = weight_M, pair_MVV, next_MVVV
 
     @classmethod
     def fit(
         cls, texts: Sequence[str], length: int = 64, smoothing: float = 1.0, dtype: torch.dtype = torch.float64
     ) -> TrigramMixture:
-        """One component a text, equal weights. Trigrams lean on bigrams, bigrams on single characters, those on 1/V."""
+        """One component a text, equal weights. Trigrams are smoothed by bigrams, those by single characters."""
         V = len(ALPHABET)
         lines = [encode(text) for text in texts]
         if not lines or min(map(len, lines)) < 3:
@@ -62,19 +63,11 @@ class TrigramMixture:
         weight_M = torch.full((len(lines),), 1 / len(lines), dtype=dtype)
         return cls(weight_M, torch.stack(pairs).to(dtype), torch.stack(nexts).to(dtype), length)
 
-    @property
-    def vocab_size(self) -> int:
-        return self.pair_MVV.shape[-1] + 1
-
-    @property
-    def mask_id(self) -> int:
-        return self.vocab_size - 1
-
     def _possible(self, z_BL: Tensor) -> Tensor:
         """1 for every character a position may be: one at visible positions, all at masked ones. (L, B, V)"""
         if not 2 <= z_BL.shape[1] <= self.length:
             raise UserError(f"this source has 2 to {self.length} positions, not {z_BL.shape[1]}")
-        V = self.vocab_size - 1
+        V = self.mask_id
         seen_BLV = F.one_hot(z_BL, V + 1)[..., :V].to(self.weight_M.dtype)
         return torch.where((z_BL < V)[..., None], seen_BLV, 1.0).transpose(0, 1)
 
@@ -128,7 +121,7 @@ class TrigramMixture:
 
     def draw(self, n: int, generator: torch.Generator, length: int | None = None) -> Tensor:
         """x ~ p, (n, length): a component, a pair, then one character after the other."""
-        V = self.vocab_size - 1
+        V = self.mask_id
 
         def pick(law: Tensor) -> Tensor:
             return torch.multinomial(law, 1, generator=generator).squeeze(-1)

@@ -17,12 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 LAYER_NORM_EPS = 1e-5
 ROTARY_BASE = 1e4
-CUDA_KERNELS = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
+CUDA_KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

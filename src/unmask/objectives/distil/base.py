@@ -58,11 +58,11 @@ class Distillation(ABC):
     def __post_init__(self) -> None:
         if not self.tau > 0:
             raise UserError(f"tau is the temperature of the teacher's target: above 0, not {self.tau}")
-        if self.plan_steps is not None and not locked_plan(self.plan).for_steps:
+        plan = locked_plan(self.plan)
+        if self.plan_steps is not None and not plan.for_steps:
             raise UserError(
-                f"plan_steps is for a plan that is made for one number of steps (stride): with {self.plan} leave it out"
+                f"plan_steps is for a plan made for one number of steps (stride): leave it out of {self.plan}"
             )
-        locked_plan(self.plan)
         if self.plan_steps is not None and self.plan_steps < 1:
             raise UserError(f"plan_steps is a number of sampling steps: at least 1, not {self.plan_steps}")
         teacher = Teacher.of(self.teacher)
@@ -97,11 +97,9 @@ class Distillation(ABC):
         return self.process
 
     def _noise(self, batch: Batch, steps: int | None, generator: torch.Generator, student: Denoiser) -> Tensor:
-        """The noise of the whole global batch, (T, L, ...) on the CPU. `steps` is for plans that are made for one
-        number, if the user has not given it."""
+        """The noise of the whole global batch, (T, L, ...) on the CPU. `steps`: where the user gives no plan_steps."""
         shape = (batch.total, batch.tokens_BL.shape[1])
-        steps = steps if self.plan_steps is None else self.plan_steps
-        u_TL = draw_u(shape, self.plan, generator=generator, steps=steps)
+        u_TL = draw_u(shape, self.plan, generator=generator, steps=self.plan_steps or steps)
         return self._process.noise(u_TL, states_of(student), generator)
 
     def _target(self, z_BL: Tensor, t_B: Tensor, chosen_N: Tensor) -> Tensor:

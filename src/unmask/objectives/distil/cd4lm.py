@@ -25,14 +25,13 @@ from torch import Tensor
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
-from unmask.objectives.distil.base import Distillation, Source, flat, loss_at, rows_of
+from unmask.objectives.base import Batch, LossOutput
+from unmask.objectives.distil.base import Distillation, Source, flat, loss_at, regions_of, rows_of
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import Scored, at_least_float32, cross_entropy, forward_kl, point_mass
 from unmask.objectives.head_loss import even_sizes, piece_size
 from unmask.processes import Masked
-from unmask.processes.schedule import LogLinear
-from unmask.processes.times import stratified
+from unmask.processes.schedule import LogLinear, stratified
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ class CD4LM(Distillation):
     Args:
         steps: optimiser steps of the whole run, over which the weight of the soft targets falls
         temperature: T, on both sides
-        clamp: the most that either term of a token counts; above it the token no longer pulls
+        clamp: the most that either term of a token counts; above it the token has no gradient
     """
 
     plan: str = "permutation"  # masks of a fixed number of tokens, as published
@@ -95,10 +94,7 @@ class CD4LM(Distillation):
         sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
         loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score)
         weight_BL = to_device(pair.scored, x0_BL.device).to(loss_BL.dtype)
-        region_BL = torch.where(pair.distil, DISTIL, torch.where(pair.reconstruct, RECONSTRUCT, IDENTITY)).to(
-            torch.int8
-        )
-        return LossOutput(loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
+        return LossOutput(loss_BL, weight_BL, to_device(regions_of(pair), x0_BL.device))
 
 
 def _both_terms(

@@ -10,10 +10,7 @@ from unmask.core.errors import UserError
 
 @dataclass(frozen=True)
 class Curriculum:
-    """Rounds of distillation: the gap delta doubles every round, the target's temperature tau falls.
-
-    Rounds count from 1. Defaults: delta from 1/512, tau from 0.96 by 0.03 a round, five rounds.
-    """
+    """Delta and tau of every round; rounds count from 1."""
 
     rounds: int = 5
     delta_start: float = 1 / 512
@@ -27,15 +24,11 @@ class Curriculum:
             raise UserError(f"delta is a gap in time: 0 < delta < 1, not {self.delta_start}")
         if self.delta(self.rounds) >= 1:
             most = math.ceil(-math.log2(self.delta_start))
-            raise UserError(
-                f"delta doubles from {self.delta_start:g} and reaches {self.delta(self.rounds):g} "
-                f"in round {self.rounds}, but must stay below 1: take at most {most} rounds or a smaller first delta"
-            )
+            raise UserError(f"delta doubles and reaches {self.delta(self.rounds):g} in round {self.rounds}, but must "
+                            f"stay below 1: take at most {most} rounds or a smaller first delta")  # fmt: skip
         if self.tau(self.rounds) <= 0 or self.tau_start <= 0:
-            raise UserError(
-                f"tau falls from {self.tau_start:g} by {self.tau_drop:g} a round to {self.tau(self.rounds):g} in round "
-                f"{self.rounds}, but must stay above 0: take fewer rounds or a smaller drop"
-            )
+            raise UserError(f"tau falls to {self.tau(self.rounds):g} in round {self.rounds}, but must stay above 0: "
+                            "take fewer rounds or a smaller drop")  # fmt: skip
 
     def delta(self, round: int) -> float:
         """delta_r = delta_1 2^(r-1)."""

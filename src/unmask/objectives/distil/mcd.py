@@ -22,7 +22,7 @@ from torch import Tensor
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError, unknown
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
+from unmask.objectives.base import Batch, LossOutput
 from unmask.objectives.distil.base import (
     Distillation,
     Source,
@@ -31,13 +31,14 @@ from unmask.objectives.distil.base import (
     flat,
     jumps,
     loss_at,
+    regions_of,
     rows_of,
-)
+)  # fmt: skip
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES, Scored, compare, cross_entropy, point_mass
 from unmask.objectives.head_loss import Score, even_sizes, piece_size
 from unmask.processes import Pair
-from unmask.processes.times import stratified
+from unmask.processes.schedule import stratified
 
 Loss = Literal["reverse", "forward", "jsd", "tvd", "kl_forward", "kl_backward"]
 Reduction = Literal["token_mean", "sum", "term_means"]
@@ -97,10 +98,7 @@ class MCD(Distillation):
         score = self._score(target_ND, x0_BL.flatten()[chosen_N])
         time_B = condition(self._process, pair.t, x0_BL.device)
         loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, weight_BL.flatten()[chosen_N], time_B)
-        region_BL = torch.where(pair.distil, DISTIL, torch.where(pair.reconstruct, RECONSTRUCT, IDENTITY)).to(
-            torch.int8
-        )
-        return LossOutput(weights.scale * loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
+        return LossOutput(weights.scale * loss_BL, weight_BL, to_device(regions_of(pair), x0_BL.device))
 
     def _score(self, target_ND: Tensor, token_N: Tensor) -> Score:
         """The loss of a piece, which lies either among the positions masked in both views or among the revealed."""

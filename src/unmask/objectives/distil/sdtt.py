@@ -4,8 +4,8 @@ From a view z_t the frozen teacher takes k ancestral steps of delta/k by itself.
 teacher's law at the step that revealed it, or at the last step if it is still masked; the student learns to give all
 of it at once, from z_t.
 
-Scalar locking says when each position is revealed: u masks it at t, and the same u says in which small step it becomes
-visible, with the ancestral law P(masked at s | masked at t) = (1 - gamma_s)/(1 - gamma_t). So the draw runs only where
+One u a position says when it is revealed: u masks it at t, and the same u says in which small step it becomes visible,
+ with the ancestral law P(masked at s | masked at t) = (1 - gamma_s)/(1 - gamma_t). So the draw runs only where
 a step reveals something, and the last step draws nothing, since no one reads what it reveals.
 
 Shapes: B sequences, L positions, T = batch.total rows of the global batch, N positions masked for the student, D
@@ -30,7 +30,7 @@ from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES
 from unmask.objectives.head_loss import even_sizes, piece_size
 from unmask.processes.masked import is_masked, mask_of
-from unmask.processes.times import stratified
+from unmask.processes.schedule import stratified
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,11 +80,10 @@ class SDTT(Distillation):
         masked = [is_masked(u_BL, self._process.schedule.gamma(time)) for time in times]
         z_BL = torch.where(to_device(masked[0], x0_BL.device), mask_of(states_of(student)), x0_BL)
         chosen_N = flat(masked[0])
-        size = piece_size(student, x0_BL.device)
         target_ND = self._rollout(z_BL, masked, chosen_N, noise_BL)
-        sizes = even_sizes(len(chosen_N), size)
-        chosen_N = to_device(chosen_N, x0_BL.device)
-        loss_BL = loss_at(student, z_BL, chosen_N, sizes, self._against(target_ND, self.divergence))
+        sizes = even_sizes(len(chosen_N), piece_size(student, x0_BL.device))
+        score = self._against(target_ND, self.divergence)
+        loss_BL = loss_at(student, z_BL, to_device(chosen_N, x0_BL.device), sizes, score)
         weight_BL = to_device(masked[0], x0_BL.device).to(loss_BL.dtype)
         region_BL = torch.where(masked[0], DISTIL, IDENTITY).to(torch.int8)
         return LossOutput(loss_BL, weight_BL, to_device(region_BL, x0_BL.device))

@@ -154,9 +154,7 @@ def _frozen_copy(model: Denoiser) -> Denoiser:
     """A copy in eval mode, without gradients; parameters that are not trained are the model's own."""
     inner = plain(model)
     if is_causal(inner):
-        raise UserError(
-            "a causal model has no mask state and cannot teach a masked one: give a model trained with --objective mdlm"
-        )
+        raise UserError("a causal model has no mask state to teach: give a model trained with --objective mdlm")
     states_of(inner)
     if not isinstance(inner, nn.Module):
         return copy.deepcopy(inner)

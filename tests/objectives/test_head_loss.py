@@ -53,7 +53,7 @@ def test_pieces_give_the_loss_and_gradient_of_the_whole(model, positions, direct
 def test_weights_other_than_those_announced_are_refused(model, positions):
     h_ND, token_N, weight_N = positions
     loss_N = head_loss(model, h_ND, [30], lambda logits, part: cross_entropy(logits, token_N[part]))
-    with pytest.raises(RuntimeError, match="weights that head_loss was told"):
+    with pytest.raises(RuntimeError, match="weights that head_loss was given"):
         (loss_N * weight_N).sum().backward()
 
 
