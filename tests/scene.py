@@ -107,6 +107,20 @@ def network() -> Callable[..., Checkpoint]:
 
 
 @pytest.fixture
+def forbid(monkeypatch):
+    """Makes it a failure that a study draws or bounds anything, or only what is named."""
+
+    def called(*_: object, **__: object) -> None:
+        raise AssertionError("this work was to be left out")
+
+    def forbidden(*names: str) -> None:
+        for name in names or ("sample", "sample_causal", "nelbo", "elbo"):
+            monkeypatch.setattr(f"unmask.studies.cells.{name}", called)
+
+    return forbidden
+
+
+@pytest.fixture
 def slowed(monkeypatch):
     """Makes a function of a module so slow that whoever else calls it comes while it works; returns its calls."""
 

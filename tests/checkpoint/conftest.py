@@ -21,6 +21,11 @@ from unmask.processes.schedule import Cosine
 SHAPE = {"vocab_size": 23, "length": 12, "hidden": 24, "cond": 8, "blocks": 2, "heads": 2}
 
 
+def same_weights(one, other):
+    one, other = one.state_dict(), other.state_dict()
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
 def _random_dit(seed: int = 0, **overrides: Any) -> DiT:
     model = DiT(**(SHAPE | overrides)).eval()
     generator = torch.Generator().manual_seed(seed)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from tests.checkpoint.conftest import same_weights
 
 from unmask.checkpoint.convert import convert
 from unmask.checkpoint.io import Checkpoint, load, save
@@ -13,11 +14,6 @@ from unmask.core.files import write_json
 from unmask.models.dit.layers import inverse_frequencies
 from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
-
-
-def same_weights(one, other):
-    one, other = one.state_dict(), other.state_dict()
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_an_mdlm_hub_folder_loads_and_can_be_kept_and_fine_tuned(random_dit, mdlm_folder, tmp_path):

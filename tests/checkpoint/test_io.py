@@ -4,6 +4,7 @@ import resource
 
 import pytest
 import torch
+from tests.checkpoint.conftest import same_weights
 
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.core.errors import UserError
@@ -11,11 +12,6 @@ from unmask.core.files import claim_folder
 from unmask.models.dit.network import DiT
 from unmask.processes import Masked
 from unmask.processes.schedule import LogLinear
-
-
-def same_weights(one, other):
-    one, other = one.state_dict(), other.state_dict()
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_load_save_load_is_bit_equal(checkpoint, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.checkpoint.conftest import same_weights
 
 from unmask.checkpoint.io import load
 from unmask.core.errors import UserError
@@ -87,11 +88,6 @@ def lightning_file(foreign, random_dit, mdlm_tensors, tmp_path):
         return path, raw, averaged
 
     return make
-
-
-def same_weights(one, other):
-    one, other = one.state_dict(), other.state_dict()
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

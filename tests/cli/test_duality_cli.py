@@ -95,8 +95,6 @@ def test_draws_do_not_depend_on_their_company() -> None:
         ("--draws 0", "--draws"),
         ("--figure picture.gif", ".png"),
         ("--figure taken/picture.png", "taken"),
-        ("--schedule cosin", "cosine"),
-        ("--state 5", "--states"),
     ],
 )
 def test_mistakes_are_one_line(

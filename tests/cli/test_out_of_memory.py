@@ -56,12 +56,3 @@ def test_a_run_that_ran_out_goes_on_in_smaller_pieces(write_corpus, tmp_path, mo
     assert "Traceback" not in said
     assert main([*words, "--micro_batch", "1"]) == 0
     assert "goes on from step 2 of 4" in capsys.readouterr().err
-
-
-def test_another_error_is_shown_whole(unmask, monkeypatch):
-    def broken(*args, **options):
-        raise RuntimeError("shapes do not match")
-
-    monkeypatch.setattr("unmask.sampling.sample.sample", broken)
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        unmask()

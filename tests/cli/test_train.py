@@ -88,17 +88,6 @@ def test_training_on_keeps_the_schedule(capsys, corpora, tmp_path):
     assert [load(path).process.schedule.name for path in (first, second, third)] == ["cosine", "cosine", "log_linear"]
 
 
-def test_a_plan_of_ones_own_is_a_choice(capsys, corpora, tmp_path, monkeypatch):
-    from unmask.plans.plan import PLANS
-
-    monkeypatch.setitem(PLANS, "silver", PLANS["golden"])
-    common = ["--data", corpora[0], *OPTIONS.split(), "--plan", "silver"]
-    code, out = run(capsys, *common, "--out", str(tmp_path / "run"))
-    assert (code, "3 steps" in out) == (0, True)
-    code, error = run(capsys, *common[:-1], "goldn", "--out", str(tmp_path / "other"))
-    assert (code, "did you mean 'golden'?" in error) == (2, True)
-
-
 def test_a_causal_judge(capsys, corpora, tmp_path):
     code, _ = run(capsys, "--data", corpora[0], "--objective", "ar", *OPTIONS.split(), "--out", str(tmp_path / "judge"))
     assert code == 0

@@ -95,13 +95,6 @@ def test_a_folder_without_a_good_index_is_refused(shard_set: Callable[..., Shard
         ShardSet.open(tmp_path / "begun")
 
 
-def test_a_model_of_another_tokenizer_is_refused(shard_set: Callable[..., ShardSet], small: Tokenizer) -> None:
-    shards = shard_set("corpus", [np.arange(50)])
-    check_tokenizer(shards, small)
-    with pytest.raises(UserError, match=r"corpus was prepared with 'bpe-300' \(300 .* the model uses 'gpt2' \(50257"):
-        check_tokenizer(shards, Tokenizer.load("gpt2"))
-
-
 @pytest.mark.parametrize(
     ("tokenizer", "owner", "option"),
     [
@@ -117,9 +110,3 @@ def test_a_wrong_tokenizer_names_the_option_that_mends_it(
     wanted.name = "tok" if tokenizer == "pocket" else wanted.name  # what a checkpoint calls it says nothing
     with pytest.raises(UserError, match=f"prepare the text again with {option}$"):
         check_tokenizer(shard_set("corpus", [np.arange(50)]), wanted, owner)
-
-
-def test_a_split_that_is_not_there(shard_set: Callable[..., ShardSet]) -> None:
-    shards = shard_set("corpus", [np.arange(50)])
-    with pytest.raises(UserError, match="unknown split 'valid': allowed: train"):
-        shards.tokens("valid")

@@ -42,15 +42,6 @@ def test_what_a_metric_returns_and_asks_for(texts, function, expected):
         assert found["mine"].count == 2
 
 
-def test_a_decorator_registers_and_gives_the_function_back(texts):
-    @register_metric("words", unit="words")
-    def words(texts):
-        return [len(string.split()) for string in texts.strings]
-
-    assert words(texts) == [3, 2]
-    assert registry.METRICS["words"](texts)["words"].value == 2.5
-
-
 def test_mistakes_are_one_line(texts):
     with pytest.raises(UserError, match="asks for 'tokens': beside texts there are judge, real"):
         register_metric("mine", lambda texts, tokens: [0])

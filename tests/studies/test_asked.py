@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from unmask.core.errors import UserError
-from unmask.studies import cells
 from unmask.studies.evaluate import evaluate
 
 SIZE, LENGTH = 20, 32  # of the scene
@@ -54,16 +53,12 @@ OPTIONS = {"plans": ["iid", "golden"], "temperatures": [1.0, 0.7], "n": 32, "dev
         ({"data": "no-such-folder"}, "no-such-folder"),
     ],
 )
-def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: str, tmp_path, monkeypatch) -> None:
+def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: str, tmp_path, forbid) -> None:
     models, _, _ = scene
     times = {"name": "fitted", "by": "rank", "times": [1.0, 0.7, 0.4, 0.2, 0.0]}
     (tmp_path / "grid.json").write_text(json.dumps({"grid": times, "plan": "golden"}))
 
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("work was begun")
-
-    for name in ("sample", "sample_causal", "nelbo", "elbo"):
-        monkeypatch.setattr(cells, name, refuse)
+    forbid()
     options = {"models": models, "steps": [4], "device": "cpu", **changes}
     if isinstance(changes.get("models"), dict):
         options["models"] = {
@@ -127,13 +122,10 @@ def test_steps_that_nobody_asked_for_are_cut_to_what_there_is(
             evaluate(models, steps=usual, **options)
 
 
-def test_a_judge_that_cannot_read_the_texts_is_refused_before_they_are_drawn(scene, monkeypatch, letters, hand_made):
+def test_a_judge_that_cannot_read_the_texts_is_refused_before_they_are_drawn(scene, forbid, letters, hand_made):
     models, _, tokenizer = scene
 
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("drawn")
-
-    monkeypatch.setattr(cells, "sample", refuse)
+    forbid("sample")
     teacher = {"teacher": models["teacher"]}
     with pytest.raises(UserError, match="'sdtt' hands raw token ids"):
         evaluate(teacher, steps=[4], judge=hand_made(letters(SIZE - 1))[0], protocol="sdtt", device="cpu")

@@ -79,7 +79,7 @@ def test_a_judge_is_more_than_its_weights(letters) -> None:
     assert len({load_judge(judge, device="cpu").id for judge in judges}) == 3
 
 
-def test_seconds_are_stated_only_of_what_ran(letters, data, tmp_path, monkeypatch) -> None:
+def test_seconds_are_stated_only_of_what_ran(forbid, letters, data, tmp_path, monkeypatch) -> None:
     """Samples serve every configuration; how long they took belongs to one."""
     tokenizer = letters(SIZE)
     models = {"teacher": network(tokenizer), "student": network(tokenizer, heads=4)}
@@ -92,11 +92,7 @@ def test_seconds_are_stated_only_of_what_ran(letters, data, tmp_path, monkeypatc
     assert all(cell.seconds for cell in first.cells if cell.plan)
     assert len(speed(first).rows) == 3
 
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("drawn again")
-
-    for name in ("sample", "sample_causal", "nelbo", "elbo"):
-        monkeypatch.setattr(cells, name, refuse)
+    forbid()
     compiled = run(compile=True)
     assert [cell.samples for cell in compiled.cells] == [cell.samples for cell in first.cells]
     assert {cell.model for cell in compiled.cells if cell.seconds} == {"ar"}, "which is never compiled"
@@ -115,20 +111,6 @@ def test_seconds_are_stated_only_of_what_ran(letters, data, tmp_path, monkeypatc
     moved = run()
     assert not any(cell.seconds for cell in moved.cells)
     assert moved.analysis["wall_clock"] == []
-
-
-@pytest.mark.parametrize(("compile", "batch", "rows"), [(True, 3, 3), (True, 32, 8), (True, None, 8), (False, 3, 1)])
-def test_what_is_timed_meets_no_number_of_rows_for_the_first_time(compile, batch, rows, letters, monkeypatch) -> None:
-    """A compiled model compiles for the rows of a batch: the draw before the timed one has as many."""
-    asked, draw = [], cells.sample
-
-    def recorded(checkpoint, n, *others, **options):
-        asked.append(n)
-        return draw(checkpoint, n, *others, **{**options, "compile": False})
-
-    monkeypatch.setattr(cells, "sample", recorded)
-    evaluate({"teacher": network(letters(SIZE))}, steps=[4], batch=batch, compile=compile, **OPTIONS)
-    assert asked == [rows, 8]
 
 
 @pytest.mark.parametrize(

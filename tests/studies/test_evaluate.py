@@ -79,28 +79,21 @@ def test_every_number_has_its_company(finished) -> None:
         assert cell.value("gen_ppl") == pytest.approx(by_hand)
 
 
-def test_a_rerun_draws_and_judges_nothing(finished, scene, monkeypatch, network) -> None:
+def test_a_rerun_draws_and_judges_nothing(finished, scene, forbid, network) -> None:
     results, out = finished
     models, data, tokenizer = scene
 
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("drawn again")
-
-    for name in ("sample", "sample_causal", "nelbo", "elbo"):
-        monkeypatch.setattr(cells, name, refuse)
+    forbid()
     judge = network(tokenizer, 3, causal=True)
     again = evaluate(models, steps=[4, 8], judge=judge, data=data, control_steps=[16], out=out, **OPTIONS)
     assert again.analysis == results.analysis
 
 
-def test_another_judge_with_the_same_cells_draws_nothing(finished, scene, monkeypatch, tmp_path, network) -> None:
+def test_another_judge_with_the_same_cells_draws_nothing(finished, scene, forbid, tmp_path, network) -> None:
     results, out = finished
     models, data, tokenizer = scene
 
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("drawn again")
-
-    monkeypatch.setattr(cells, "sample", refuse)
+    forbid("sample")
     judge, places = network(tokenizer, 4, causal=True), {"out": tmp_path / "other", "cells": out / "cells"}
     only_teacher = {"teacher": models["teacher"]}
     other = evaluate(only_teacher, steps=[4, 8], judge=judge, data=data, **places, **OPTIONS)
@@ -194,15 +187,11 @@ def test_a_teacher_alone_draws_the_grid_that_was_asked_for_and_no_more(scene) ->
     assert results.one(plan="iid", steps=4).record["texts"]["grid"]["name"] == "uniform"
 
 
-def test_bounds_alone_are_those_of_the_whole_and_draw_nothing(finished, scene, monkeypatch) -> None:
+def test_bounds_alone_are_those_of_the_whole_and_draw_nothing(finished, scene, forbid) -> None:
     results, _ = finished
     models, data, _ = scene
 
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("drawn")
-
-    monkeypatch.setattr(cells, "sample", refuse)
-    monkeypatch.setattr(cells, "sample_causal", refuse)
+    forbid("sample", "sample_causal")
     alone = evaluate(models, steps=[4, 8], data=data, only_bounds=True, **OPTIONS)
     assert alone.cells == []
     assert [(b.model, b.plan, b.steps, b.scores) for b in alone.bounds] == [

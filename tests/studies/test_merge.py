@@ -13,7 +13,6 @@ from unmask.core.streams import stream
 from unmask.metrics.score import Ratio, Score
 from unmask.studies.analysis import analyse
 from unmask.studies.merge import merge
-from unmask.studies.report.tables import speed
 from unmask.studies.results import Bound, Cell, Results, read_results, write_results
 
 SETTINGS = {"steps": [4], "plans": ["golden"], "temperatures": [1.0], "n": 8, "protocol": "mdlm", "seed": 0,
@@ -116,13 +115,6 @@ def test_of_a_bound_that_several_have_the_one_on_common_texts_stays_and_others_a
     ]
 
 
-def test_bounds_of_as_many_other_texts_do_not_pair() -> None:
-    """Nobody can merge them; a file that says so all the same is not believed."""
-    mine, other = run(), run("student", texts="bb")
-    whole = dataclasses.replace(mine, models=mine.models | other.models, bounds=mine.bounds + other.bounds)
-    assert analyse(whole, draws=50).analysis["likelihood"] == []
-
-
 def test_a_fitted_grid_goes_by_its_times() -> None:
     fitted = {"plan": "golden@g.json"}
     assert merge([run(**fitted), run("student", **fitted)]).plans == ["golden@g.json"]
@@ -134,13 +126,6 @@ def test_a_model_goes_by_all_that_it_is() -> None:
     with pytest.raises(UserError, match="different models by 'teacher'"):
         merge([run(identity="one schedule"), run(identity="another")])
     assert merge([run(identity="one schedule"), run()]).named("teacher") == ["teacher"], "an older file does not say"
-
-
-def test_speed_names_every_machine_that_was_timed() -> None:
-    both = analyse(merge([run(), run("student", device="another")]), draws=50)
-    assert "on a machine and another" in speed(both).note
-    lost = dataclasses.replace(both, cells=[dataclasses.replace(cell, seconds=None) for cell in both.cells])
-    assert speed(lost).rows == []
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from unmask.metrics.score import Ratio, Score
 from unmask.studies.analysis import analyse
 from unmask.studies.report import write_report
 from unmask.studies.report.figures import figures
-from unmask.studies.report.tables import likelihood, limits, tables
+from unmask.studies.report.tables import likelihood, limits
 from unmask.studies.report.words import facts, headline, meaning
 from unmask.studies.results import Bound, Cell, Results
 
@@ -324,27 +324,6 @@ def test_a_legend_names_what_is_drawn_and_nothing_else() -> None:
     assert "real text's entropy" in frontier.caption
     others = [cell for cell in results.cells if cell.model != "real text"]
     assert "real text's entropy" not in figures(dataclasses.replace(results, cells=others))[0].caption
-
-
-def test_a_plug_ins_metric_is_shown() -> None:
-    cells = [
-        dataclasses.replace(cell, scores={**cell.scores, "rhyme": {"value": 0.25, "low": 0.2, "high": 0.3}})
-        for cell in made_up().cells
-    ]
-    (table,) = [one for one in tables(dataclasses.replace(made_up(), cells=cells)) if one.title.startswith("Diversity")]
-    assert table.head[-2:] == ["rhyme", "what looks wrong"]
-    assert all(row[-2] == "0.250" for row in table.rows)
-    assert not {"gen_ppl", "entropy", "path_gap"} & set(table.head)
-
-
-def test_texts_of_a_file_alone_are_a_report(tmp_path: Path) -> None:
-    cell = dataclasses.replace(_cell("mine", None, None, None, 4.5, 4.0))
-    about = {"mine": {"role": "texts", "sha256": None, "provenance": {}}}
-    settings = {**made_up().settings, "steps": [], "plans": []}
-    results = Results(models=about, cells=[cell], bounds=[], settings=settings, judge={"name": "smollm2", "id": "x"})
-    results = analyse(results, draws=50)
-    assert tables(results)[0].title == "Gen PPL, entropy in nats beneath"
-    assert "mine" in everything_said(results, tmp_path)
 
 
 class _Seen(html.parser.HTMLParser):
