@@ -198,7 +198,7 @@ def _print_tables(rows: Sequence[Row], figure: Path | None) -> None:
         free = [row for row in rows if row.source == source and row.steps is None]
         said = "; ".join(f"{row.plan}: {row.error:.4f} at {row.nfe:.1f} forwards" for row in free)
         console.print(f"confidence with a {said}\n")
-    console.print("In brackets the mean number of forwards, where it is not N: steps that reveal nothing cost nothing.")
+    console.print("In brackets the mean number of forwards, where it is not N: steps that draw nothing cost nothing.")
     if figure is not None:
         console.print(f"figure: {figure}", markup=False)
 

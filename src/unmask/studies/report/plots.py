@@ -23,15 +23,8 @@ DARK = {
     "good": "#5fd39a", "c0": "#aab4c3", "c1": "#ff7f8f", "c2": "#6fb1f5", "c3": "#6fd39b", "c4": "#e6bd4f",
     "c5": "#bd98f0", "c6": "#55cfd0", "c7": "#ef9ad0",
 }  # fmt: skip
-MARKERS = {
-    "o": "●",
-    "s": "■",
-    "^": "▲",
-    "D": "◆",
-    "*": "★",
-    "X": "✕",
-    "P": "✚",
-}  # matplotlib's names, and for a legend in text
+# matplotlib's names, and for a legend in text
+MARKERS = {"o": "●", "s": "■", "^": "▲", "D": "◆", "*": "★", "X": "✕", "P": "✚"}
 STYLE = {
     "font.family": "sans-serif", "font.size": 8, "axes.titlesize": 9, "axes.titleweight": "bold",
     "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
@@ -109,6 +102,7 @@ def file_svg(figure: Figure) -> str:
 def _drawn(panels: Sequence[Panel], figure: Figure, alone: bool = False) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Sheet
+    from matplotlib.lines import Line2D
 
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -122,16 +116,11 @@ def _drawn(panels: Sequence[Panel], figure: Figure, alone: bool = False) -> str:
             axes.axis("off")
         if alone:
             sheet.suptitle(figure.title, x=0.01, ha="left", weight="bold", color=LIGHT["ink"])
-            sheet.legend(handles=[_key(one) for one in figure.legend], loc="outside lower left", ncols=3)
+            keys = [Line2D([], [], label=one.name, marker=one.marker, **_line(one)) for one in figure.legend]
+            sheet.legend(handles=keys, loc="outside lower left", ncols=3)
         buffer = io.StringIO()
         sheet.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
-
-
-def _key(series: Series) -> Any:
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], label=series.name, marker=series.marker, **_line(series))
 
 
 def _line(series: Series) -> dict[str, Any]:

@@ -5,7 +5,7 @@ A line break inside a text puts what follows beneath, in small print.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from unmask.studies.analysis import contenders
 from unmask.studies.results import Cell, Json, Results
@@ -23,7 +23,7 @@ class Table:
     rows: list[list[str]]
     note: str = ""
     wordy: frozenset[int] = frozenset()
-    controls: frozenset[int] = field(default_factory=frozenset)
+    controls: frozenset[int] = frozenset()
 
 
 def tables(results: Results) -> list[Table]:
@@ -78,7 +78,7 @@ def speed_ups(results: Results) -> Table:
             interval(entry["gap"], signed=True),
             interval(entry["gap_at_real"], signed=True),
             f"{entry['entropy']:.3f}",
-            _alike(entry.get("alike")),
+            "{student[value]:.3f}\nteacher {teacher[value]:.3f}".format(**entry["alike"]) if entry["alike"] else "–",
         ]
         for entry in results.analysis["comparisons"]
     ]
@@ -100,10 +100,6 @@ def _speed_up(found: Json) -> str:
     if found["faster"]:
         return f"{value} faster\n{limits(found, digits=2)}"
     return f"no speed-up shown\n{value}, interval {limits(found, digits=2)}"
-
-
-def _alike(said: Json | None) -> str:
-    return f"{said['student']['value']:.3f}\nteacher {said['teacher']['value']:.3f}" if said else "–"
 
 
 def interval(said: Json | None, signed: bool = False, digits: int = 3) -> str:
@@ -229,16 +225,8 @@ _COLUMNS = {
     "mauve": "MAUVE",
 }  # fmt: skip
 _ELSEWHERE = (
-    "gen_ppl",
-    "entropy",
-    "path_gap",
-    "judge_nll",
-    "sampler_",
-    "distinct",
-    "coverage",
-    "repeated",
-    "information",
-)
+    "gen_ppl", "entropy", "path_gap", "judge_nll", "sampler_", "distinct", "coverage", "repeated", "information",
+)  # fmt: skip
 
 
 def diversity(results: Results) -> Table:

@@ -98,7 +98,7 @@ def _speed(results: Results, entry: Json) -> str:
             f"{ends}."
         )
     return (
-        f"At the same entropy, {name} in {steps} cannot be told apart from {teacher} in as many (95% interval of the "
+        f"At the same entropy, {name} in {steps} cannot be distinguished from {teacher} in as many (95% interval of the "
         f"speed-up {ends}): a lower Gen PPL here may be no more than lowering the teacher's temperature gives."
     )
 
@@ -134,7 +134,7 @@ def _side(less: Json) -> str:
 
 def _alike(entry: Json) -> str:
     """Whether equal entropy was not equal diversity."""
-    found = entry.get("alike")
+    found = entry["alike"]
     if not found or not found["differ"]:
         return ""
     student, teacher = (found[who]["value"] for who in ("student", "teacher"))
@@ -159,7 +159,7 @@ def _plan(results: Results) -> str:
         return ""
     if not apart(before.scores["gen_ppl"], after.scores["gen_ppl"]):
         return (
-            f"In {steps} steps the Gen PPL of {teacher} on {base} and on {best} cannot be told apart: {_ppl(before)} "
+            f"In {steps} steps the Gen PPL of {teacher} on {base} and on {best} cannot be distinguished: {_ppl(before)} "
             f"and {_ppl(after)}."
         )
     return (
@@ -188,7 +188,7 @@ def _likelihood(results: Results, entry: Json) -> str:
     if found is None:
         return ""
     verdict = {"below": "is better than the teacher", "above": "is worse than the teacher"}
-    word = verdict.get(_side(found), "cannot be told apart from the teacher")
+    word = verdict.get(_side(found), "cannot be distinguished from the teacher")
     return (
         f"As a model of real text (NELBO of {entry['steps']} steps, no judge) {entry['model']} {word}: "
         f"{found['value']:+.3f} nats a token, 95% interval {limits(found, signed=True)}."
@@ -229,7 +229,7 @@ def _parrot(results: Results, parrot: Cell) -> str:
     alike = [name for name in scores if real and not apart(parrot.scores[name], real.scores[name])]
     names = {"gen_ppl": "Gen PPL", "entropy": "entropy"}
     passes = (
-        f" By {' and '.join(names[name] for name in alike)} it cannot be told apart from real text." if alike else ""
+        f" By {' and '.join(names[name] for name in alike)} it cannot be distinguished from real text." if alike else ""
     )
     caught = "caught by" if parrot.suspicions else "NOT caught (too few texts to tell) by"
     return f"The parrot, which only repeats a few real passages, is {caught} the scores across samples.{passes}"
