@@ -98,8 +98,8 @@ def _speed(results: Results, entry: Json) -> str:
             f"{ends}."
         )
     return (
-        f"At the same entropy, {name} in {steps} cannot be distinguished from {teacher} in as many (95% interval of the "
-        f"speed-up {ends}): a lower Gen PPL here may be no more than lowering the teacher's temperature gives."
+        f"At the same entropy, {name} in {steps} cannot be distinguished from {teacher} in as many (95% interval of "
+        f"the speed-up {ends}): a lower Gen PPL here may be no more than lowering the teacher's temperature gives."
     )
 
 
@@ -159,8 +159,8 @@ def _plan(results: Results) -> str:
         return ""
     if not apart(before.scores["gen_ppl"], after.scores["gen_ppl"]):
         return (
-            f"In {steps} steps the Gen PPL of {teacher} on {base} and on {best} cannot be distinguished: {_ppl(before)} "
-            f"and {_ppl(after)}."
+            f"In {steps} steps the Gen PPL of {teacher} on {base} and on {best} cannot be distinguished: "
+            f"{_ppl(before)} and {_ppl(after)}."
         )
     return (
         f"The plan alone, without any training, takes {teacher} in {steps} steps from a Gen PPL of {_ppl(before)} on "
