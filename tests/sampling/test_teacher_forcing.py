@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from tests.theory.test_plan_laws import kl_given_plan
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.streams import stream
@@ -16,7 +17,7 @@ from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
-from unmask.theory.exact import Views, kl_given_plan
+from unmask.theory.exact import Views
 from unmask.theory.oracle import Enumerated, sticky
 from unmask.theory.plan_laws import chain_of
 
