@@ -58,7 +58,7 @@ def test_a_collapsed_network_is_named_once():
     sound, sharp = (attention_stats(network(scale=scale), z) for scale in (1.0, 300.0))
     watch = AttentionWatch(16)
     assert watch.news([entropy for entropy, _ in sound]) is None
-    assert "collapsed in block 0 (" in (watch.news([entropy for entropy, _ in sharp]) or "")
+    assert "sees few tokens in block 0 (" in (watch.news([entropy for entropy, _ in sharp]) or "")
     assert watch.named == {0, 1, 2}
     assert watch.news([entropy for entropy, _ in sharp]) is None
     assert sharp[0][1] == pytest.approx(300 * sound[0][1])
