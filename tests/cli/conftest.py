@@ -48,3 +48,16 @@ def unmask(folder, tmp_path, monkeypatch, capsys):
         return said.out, said.err
 
     return call
+
+
+@pytest.fixture
+def refused(capsys):
+    """Runs a command that must end with exit code 2 and one line on stderr alone; gives that line."""
+
+    def call(*words):
+        capsys.readouterr()
+        code, said = main([str(word) for word in words]), capsys.readouterr()
+        assert (code, said.out, said.err.count("\n")) == (2, "", 1), said.err
+        return said.err
+
+    return call

@@ -97,13 +97,8 @@ def test_draws_do_not_depend_on_their_company() -> None:
         ("--figure taken/picture.png", "taken"),
     ],
 )
-def test_mistakes_are_one_line(
-    line: str, word: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_one_line(line: str, word: str, refused, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("unmask.cli.duality.draw_noise", None)  # before any work
     (tmp_path / "taken").write_text("a file, not a folder")
-    assert run(line) == 2
-    error = capsys.readouterr().err
-    assert word in error
-    assert error.count("\n") == 1
+    assert word in refused("duality", *line.split())
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]

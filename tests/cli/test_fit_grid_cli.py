@@ -38,9 +38,12 @@ def place(tmp_path_factory, write_corpus):
     return folder
 
 
-def run(place, line):
-    words = f"--model {{}}/model --data {{}}/shards --steps 4 --texts 10 --device cpu {line}"
-    return main(["fit-grid", *words.format(place, place).split()])
+def line(place, words):
+    return f"fit-grid --model {place}/model --data {place}/shards --steps 4 --texts 10 --device cpu {words}".split()
+
+
+def run(place, words):
+    return main(line(place, words))
 
 
 def test_a_table_a_picture_and_a_file_that_sample_reads(place, tmp_path, capsys):
@@ -85,7 +88,7 @@ def test_its_errors_are_those_of_the_documents_of_all_folders(place, write_corpu
         assert written["nelbo"] == expected["nelbo"]
 
 
-def test_plain_text_is_read_as_evaluate_reads_it(place, tmp_path, capsys):
+def test_plain_text_is_read_as_evaluate_reads_it(place, tmp_path, refused):
     letters = np.random.default_rng(1).integers(5, size=200)
     file = tmp_path / "text.jsonl"
     file.write_text("".join(json.dumps({"text": chr(ord("a") + i)}) + "\n" for i in letters))
@@ -95,7 +98,6 @@ def test_plain_text_is_read_as_evaluate_reads_it(place, tmp_path, capsys):
     texts = held_out(file, load(place / "model").tokenizer, 16, count=10)
     assert (record["texts"]["sha256"], record["texts"]["data"]) == (texts.record["sha256"], [str(file)])
     assert (record["texts"]["split"], record["precision"]) == (None, "float32")
-    capsys.readouterr()
     for words, said in {
         f"--data {file} --split test": "plain text and has no test split",
         f"--data {file} {place}/shards": "text.jsonl",  # only prepared folders go together
@@ -104,10 +106,7 @@ def test_plain_text_is_read_as_evaluate_reads_it(place, tmp_path, capsys):
         "--data smaple": "did you mean 'sample'?",
         "--precision bf16": "bf16 is for GPUs",
     }.items():
-        assert run(place, f"{words} --out {tmp_path}/other.json") == 2
-        error = capsys.readouterr().err
-        assert said in error
-        assert error.count("\n") == 1
+        assert said in refused(*line(place, f"{words} --out {tmp_path}/other.json"))
 
 
 def test_json_is_what_was_written_and_the_same_seed_gives_it_again(place, tmp_path, capsys):
@@ -137,18 +136,17 @@ def test_the_verdict_is_against_the_best_rival_and_knows_its_noise(gap, half, wo
     assert words in verdict({"fitted": worth(2.0 + gap, 0.0, 0.0), **rivals})
 
 
-def test_a_file_is_replaced_only_when_asked(place, tmp_path, capsys):
+def test_a_file_is_replaced_only_when_asked(place, tmp_path, refused):
     out = tmp_path / "grid.json"
     out.write_text("mine")
-    assert run(place, f"--out {out}") == 2
-    assert "--overwrite" in capsys.readouterr().err
+    assert "--overwrite" in refused(*line(place, f"--out {out}"))
     assert out.read_text() == "mine"
     assert run(place, f"--out {out} --overwrite") == 0
     assert read_grid(out).steps == 4
 
 
 @pytest.mark.parametrize(
-    ("line", "word"),
+    ("words", "said"),
     [
         ("--plan golde", "'golden'"),
         ("--texts 3", "--texts must be at least 4"),
@@ -162,10 +160,7 @@ def test_a_file_is_replaced_only_when_asked(place, tmp_path, capsys):
         ("--step 4", "--steps"),
     ],
 )
-def test_mistakes_are_one_line(place, tmp_path, capsys, line, word):
+def test_mistakes_are_one_line(place, tmp_path, refused, words, said):
     out = tmp_path / "grid.json"
-    assert run(place, f"--out {out} {line.replace('{}', str(place))}") == 2
-    error = capsys.readouterr().err
-    assert word in error
-    assert error.count("\n") == 1
+    assert said in refused(*line(place, f"--out {out} {words.replace('{}', str(place))}"))
     assert not out.exists()

@@ -66,7 +66,7 @@ def test_it_says_what_it_made_and_does_nothing_the_second_time(
         (["-", "-"], "standard input can be read only once"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments, message, text, tmp_path, capsys, monkeypatch):
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments, message, text, tmp_path, refused, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").touch()
     (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
@@ -75,10 +75,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(arguments, message, tex
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "\udcff.txt").write_text("a name that is not UTF-8")
     (tmp_path / "hollow").mkdir()
-    assert main(["prepare", *arguments, "--out", "out"]) == 2
-    error = capsys.readouterr().err
-    assert (error.startswith("unmask: "), error.count("\n")) == (True, 1), "no bar, no empty line: this is no terminal"
-    assert message in error
+    assert message in refused("prepare", *arguments, "--out", "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -76,15 +76,11 @@ def show(result: Row, as_json: bool, title: str, columns: Columns, lines: Sequen
     console = Console(highlight=False)
     rows = [[cell(row) for cell in columns.values()] for row in result["lines"]]
     console.print(table(title, list(columns), rows))
-    for line in [*lines, rate_in_words(result["matmul_tflops"])]:
+    rate = result["matmul_tflops"]
+    shown = f"{rate:.1f}" if rate >= 10 else f"{rate:.2g}"  # a CPU's rate lies below 1 TFLOP/s
+    for line in [*lines, f"matmul rate measured here: {shown} TFLOP/s"]:
         console.print(line)
 
 
 def gib(row: Row) -> str:
     return "" if row["peak_gib"] is None else f"{row['peak_gib']:.2f}"
-
-
-def rate_in_words(tflops: float) -> str:
-    """A CPU's rate lies below 1 TFLOP/s, and needs the digits that a GPU's does not."""
-    shown = f"{tflops:.1f}" if tflops >= 10 else f"{tflops:.2g}"
-    return f"matmul rate measured here: {shown} TFLOP/s"

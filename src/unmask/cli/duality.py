@@ -46,16 +46,13 @@ def calibration_table(duality: GaussianDuality, schedule: Schedule, gammas: Sequ
     gamma = torch.tensor(gammas, dtype=torch.float64)
     found = duality.calibrate(gamma, signed=True)
     columns = (schedule.inverse(gamma), gamma, found.ratio, found.alpha, found.sigma)
-    rows = [dict(zip(("t", "gamma", "ratio", "alpha", "sigma"), row, strict=True)) for row in _rows(columns)]
     return [
-        row
-        | {"t": row["t"] if row["gamma"] >= schedule.eps else None, "below_one_over_K": row["gamma"] < 1 / duality.K}
-        for row in rows
-    ]
-
-
-def _rows(columns: Sequence[Tensor]) -> list[tuple[float, ...]]:
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+        {
+            "t": t if gamma >= schedule.eps else None, "gamma": gamma, "ratio": ratio, "alpha": alpha, "sigma": sigma,
+            "below_one_over_K": gamma < 1 / duality.K,
+        }
+        for t, gamma, ratio, alpha, sigma in zip(*(column.tolist() for column in columns), strict=True)
+    ]  # fmt: skip
 
 
 def draw_noise(K: int, seed: int, draws: range) -> tuple[Tensor, Tensor]:

@@ -77,12 +77,7 @@ class Judge:
         return {name: getattr(self, name) for name in names}
 
 
-def load_judge(
-    name: str | Path | Checkpoint | Judge,
-    *,
-    device: str = "auto",
-    dtype: Dtype = "fp32",
-) -> Judge:
+def load_judge(name: str | Path | Checkpoint | Judge, *, device: str = "auto", dtype: Dtype = "fp32") -> Judge:
     """A judge ready to read.
 
     Args:

@@ -31,19 +31,13 @@ from unmask.metrics.texts import Texts
 Array = np.ndarray[Any, np.dtype[Any]]
 LEAST = 2048  # texts on each side of a headline
 SCALE = 5.0
+CUT = 1024  # tokens of a text that are encoded
 _MIXTURES = 25
 _DRAWS = 500
 _NEEDED = "MAUVE needs the package mauve-text: pip install 'unmask[eval]'"
 
 
-def mauve(
-    drawn_ND: Array,
-    real_ND: Array,
-    *,
-    least: int = LEAST,
-    clusters: int | None = None,
-    seed: int = 0,
-) -> Score:
+def mauve(drawn_ND: Array, real_ND: Array, *, least: int = LEAST, clusters: int | None = None, seed: int = 0) -> Score:
     """MAUVE of drawn against real texts, given as features.
 
     Args:
@@ -99,14 +93,11 @@ def _area(package: Any, p_C: Array, q_C: Array) -> float:
 
 
 @torch.inference_mode()
-def judge_features(judge: Judge, texts: Texts, *, cut: int = 1024, batch: int | None = None) -> Array:
-    """The last layer's state at each text's last token, `batch` texts at once (default: 64 on a GPU, else 8).
-
-    Under torchrun the processes share the texts.
-    """
+def judge_features(judge: Judge, texts: Texts) -> Array:
+    """The last layer's state at each text's last token. Under torchrun the processes share the texts."""
     lead = [] if judge.bos_id is None else [judge.bos_id]
-    rows = [torch.tensor([*lead, *row[: min(cut, judge.context - 1)]]) for row in retokenised(texts, judge)]
-    batch = batch or (64 if judge.device.type == "cuda" else 8)
+    rows = [torch.tensor([*lead, *row[: min(CUT, judge.context - 1)]]) for row in retokenised(texts, judge)]
+    batch = 64 if judge.device.type == "cuda" else 8
     with joined(judge.device.type) as ranks:
         mine, found = rows[ranks.rank :: ranks.world], []
         for start in range(0, len(mine), batch):

@@ -106,11 +106,7 @@ def windows(text: int, length: int, width: int, stride: int) -> Iterator[_Window
 
 
 def judge_rows(
-    judge: Judge,
-    rows: Sequence[Sequence[int]],
-    reading: Reading,
-    *,
-    store: Store | None = None,
+    judge: Judge, rows: Sequence[Sequence[int]], reading: Reading, *, store: Store | None = None
 ) -> list[Judged]:
     """What a judge says of texts given as its own token ids. Under torchrun the processes share what is not known."""
     prepared = [_prepare(judge, row, reading) for row in rows]

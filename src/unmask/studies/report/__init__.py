@@ -13,8 +13,6 @@ from unmask.studies.report.tables import Table, tables
 from unmask.studies.report.words import facts, headline, meaning
 from unmask.studies.results import Cell, Results
 
-SHOWN = 900  # characters of a sample
-
 
 def write_report(results: Results, folder: Path) -> Path:
     """report.html, report.md and figures/*.svg; returns the page's path."""
@@ -31,7 +29,7 @@ def write_report(results: Results, folder: Path) -> Path:
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
-    environment.filters["shortened"] = _shortened
+    used = {name: getattr(results, name) for name in ("provenance", "settings", "judge", "models")}
     content: dict[str, Any] = {
         "results": results,
         "headline": headline(results),
@@ -44,7 +42,7 @@ def write_report(results: Results, folder: Path) -> Path:
         "tables": tables(results),
         "samples": _samples(results),
         "models": _models(results),
-        "used": json.dumps(_used(results), indent=2, ensure_ascii=False, default=str),
+        "used": json.dumps(used, indent=2, ensure_ascii=False, default=str),
     }
     for name in ("report.md", "report.html"):
         write_text(folder / name, environment.get_template(f"{name}.j2").render(content))
@@ -61,16 +59,7 @@ def _samples(results: Results) -> dict[str, list[Cell]]:
     return {heading: cells for heading, cells in with_texts.items() if cells}
 
 
-def _shortened(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= SHOWN else text[:SHOWN].rsplit(" ", 1)[0] + " …"
-
-
 def _models(results: Results) -> Table:
     rows = [[name, about["role"], str(about["sha256"] or "–")[:16]] for name, about in results.models.items()]
     note = "results.json beside this page holds every cell with its own record."
     return Table("Provenance", ["model", "role", "sha256 of the weights"], rows, note)
-
-
-def _used(results: Results) -> dict[str, Any]:
-    return {name: getattr(results, name) for name in ("provenance", "settings", "judge", "models")}

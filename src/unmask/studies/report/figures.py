@@ -59,22 +59,18 @@ def frontier(results: Results, score: str) -> Figure | None:
             if cell.steps in (None, steps):
                 paths.setdefault((cell.model, cell.plan), []).append(cell)
         order = sorted(paths, key=lambda path: list(results.models).index(path[0]))
-        series = [
-            _series(
-                results, *path, [Point(_value(cell, "entropy"), _value(cell, score), _says(cell)) for cell in found]
-            )
-            for path, found in ((path, paths[path]) for path in order)
-        ]
-        panels.append(
-            Panel(f"{steps} steps", "unigram entropy, nats", unit, series, log_y=score == "gen_ppl", rule=real)
-        )
+        points = {
+            path: [
+                Point(cell.scores["entropy"]["value"], cell.scores[score]["value"], _says(cell)) for cell in paths[path]
+            ]
+            for path in order
+        }
+        series = [_series(results, *path, found) for path, found in points.items()]
+        across, log = "unigram entropy, nats", score == "gen_ppl"
+        panels.append(Panel(f"{steps} steps", across, unit, series, log_y=log, rule=real))
     if real is not None:
         caption += " The dotted line is at real text's entropy."
     return Figure(name, title, caption, panels, shared=True)
-
-
-def _value(cell: Cell, score: str) -> float:
-    return float(cell.scores[score]["value"])
 
 
 def _says(cell: Cell) -> str:
@@ -86,7 +82,7 @@ def _says(cell: Cell) -> str:
         parts.append(f"T = {cell.temperature:g}")
     for name, label, digits in (("gen_ppl", "Gen PPL", 1), ("entropy", "entropy", 3), ("path_gap", "R", 4)):
         if name in cell.scores:
-            parts.append(f"{label} {_value(cell, name):.{digits}f} {limits(cell.scores[name], digits=digits)}")
+            parts.append(f"{label} {cell.value(name):.{digits}f} {limits(cell.scores[name], digits=digits)}")
     return "; ".join(parts)
 
 
@@ -107,8 +103,9 @@ def against_nfe(results: Results) -> Figure | None:
         lines: dict[tuple[str, str | None], list[Point]] = {}
         for entry, said in scored:
             if entry.nfe:
-                says = f"{entry.model}, {entry.plan}"
-                lines.setdefault((entry.model, entry.plan), []).append(_with_ends(says, entry.nfe, said))
+                says = f"{entry.model}, {entry.plan}, NFE {entry.nfe:.1f}: {said['value']:.4g} {limits(said)}"
+                point = Point(entry.nfe, said["value"], says, said["low"], said["high"])
+                lines.setdefault((entry.model, entry.plan), []).append(point)
         if lines:
             series = [_series(results, *path, sorted(points, key=lambda p: p.x)) for path, points in lines.items()]
             panels.append(Panel(title, "NFE", unit, series, log_x=True, log_y=log))
@@ -119,8 +116,3 @@ def against_nfe(results: Results) -> Figure | None:
     if any(panel.title == "Gen PPL" for panel in panels):
         caption += " Gen PPL falls with entropy too: read the two together."
     return Figure("against-nfe", title, caption, panels)
-
-
-def _with_ends(says: str, nfe: float, said: Json) -> Point:
-    words = f"{says}, NFE {nfe:.1f}: {said['value']:.4g} {limits(said)}"
-    return Point(nfe, said["value"], words, said["low"], said["high"])

@@ -175,12 +175,9 @@ def _ppl(cell: Cell) -> str:
 
 def _likelihood_of(results: Results, entry: Json) -> Json | None:
     """The difference in NELBO of the headline's cell."""
-    same = [
-        less
-        for less in results.analysis["likelihood"]
-        if all(less[name] == entry[name] for name in ("model", "plan", "steps"))
-    ]
-    return next(iter(same), None)
+    names = ("model", "plan", "steps")
+    found = results.analysis["likelihood"]
+    return next((less for less in found if all(less[name] == entry[name] for name in names)), None)
 
 
 def _likelihood(results: Results, entry: Json) -> str:
