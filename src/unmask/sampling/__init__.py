@@ -1,4 +1,1 @@
-"""Sampling: which positions are revealed when, the exact draw, and the one loop that runs them.
-
-Refuses to know training and evaluation.
-"""
+"""Sampling: which positions are revealed when, the exact draw, and the one loop that runs them."""

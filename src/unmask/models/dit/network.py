@@ -3,7 +3,7 @@
 Time conditioning is off: sigma is always 0 and only masked tokens say how noisy the input is. adaLN still applies,
 with a conditioning vector that is the same for every sample.
 
-Refuses to know schedules, losses, files and processes. `causal=True` is the autoregressive baseline.
+`causal=True` is the autoregressive baseline.
 
 Shapes: B sequences, L positions, D features, C conditioning features, V = K states, the mask included.
 """
