@@ -8,14 +8,37 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import tokenizers
 import torch
 
+if TYPE_CHECKING:
+    from unmask.data.tokenizer import Tokenizer
+
 torch.set_num_threads(1)
 pytest_plugins = ("tests.scene",)  # a judge with hand-made logits, tiny networks, a cache of its own for every test
+
+
+def write_shards(folder: Path, splits: dict[str, list[np.ndarray]], tokenizer: Tokenizer) -> Path:
+    """A prepared corpus by hand: for each split its shards of token ids, in the format as shards.py tells it."""
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+    about = {}
+    for split, shards in splits.items():
+        entries = []
+        for number, ids in enumerate(shards):
+            name, raw = f"{split}-{number}.bin", np.asarray(ids).astype("<u2").tobytes()
+            (folder / name).write_bytes(raw)
+            entries.append({"file": name, "tokens": len(ids), "sha256": hashlib.sha256(raw).hexdigest()})
+        tokens = sum(map(len, shards))
+        about[split] = {"shards": entries, "tokens": tokens, "documents": 1, "text_bytes": tokens}
+    index = {"version": 1, "dtype": "uint16", "splits": about}
+    index["tokenizer"] = {**tokenizer.describe(), "file": "tokenizer.json"}
+    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    return folder
 
 
 def _write_corpus(folder: Path, train: np.ndarray, validation: np.ndarray, size: int) -> Path:
@@ -24,27 +47,7 @@ def _write_corpus(folder: Path, train: np.ndarray, validation: np.ndarray, size:
 
     words = {**{chr(ord("a") + i): i for i in range(size - 1)}, EOS: size - 1}
     tokenizer = Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel(words, EOS)).to_str(), "letters")
-    folder.mkdir(parents=True)
-    (folder / "tokenizer.json").write_text(tokenizer.to_json())
-    splits = {}
-    for name, tokens in (("train", train), ("test", train[:0]), ("validation", validation)):
-        raw = np.asarray(tokens).astype("<u2").tobytes()
-        (folder / f"{name}-00000.bin").write_bytes(raw)
-        shard = {"file": f"{name}-00000.bin", "tokens": len(tokens), "sha256": hashlib.sha256(raw).hexdigest()}
-        splits[name] = {
-            "shards": [shard] if len(tokens) else [],
-            "tokens": len(tokens),
-            "documents": 1,
-            "text_bytes": len(tokens),
-        }
-    index = {
-        "version": 1,
-        "tokenizer": {**tokenizer.describe(), "file": "tokenizer.json"},
-        "dtype": "uint16",
-        "splits": splits,
-    }
-    (folder / "index.json").write_text(json.dumps(index))
-    return folder
+    return write_shards(folder, {"train": [train], "test": [], "validation": [validation]}, tokenizer)
 
 
 @pytest.fixture(scope="session")

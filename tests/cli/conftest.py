@@ -45,6 +45,7 @@ def unmask(folder, tmp_path, monkeypatch, capsys):
     def call(*words, expect=0, model="model"):
         assert main(["sample", *words, "--device", "cpu", "--model", str(folder / model)]) == expect
         said = capsys.readouterr()
+        assert expect != 2 or (said.out, said.err.count("\n")) == ("", 1), said.err  # a mistake is one line
         return said.out, said.err
 
     return call

@@ -309,11 +309,3 @@ def test_shards_that_were_damaged_are_not_called_prepared(source: Path, tmp_path
     shard.write_bytes(bytes(shard.stat().st_size))
     with pytest.raises(UserError, match=r"test-00000.bin is damaged"):
         prepare([str(source)], tmp_path / "out", SMALL, show=False)
-
-
-@pytest.mark.parametrize(("size", "said"), [(256, "too small.*at least 257"), (10**9, "too large: at most 1,000,000")])
-def test_a_vocabulary_that_nobody_could_use_is_refused_before_any_work(tmp_path, size, said):
-    (tmp_path / "a.txt").write_text("a text")
-    with pytest.raises(UserError, match=said):
-        prepare([str(tmp_path / "a.txt")], tmp_path / "out", Settings(vocab_size=size), show=False)
-    assert not (tmp_path / "out").exists()
