@@ -6,8 +6,7 @@ NELBO / L of *every* schedule that runs from clean to all masked, with less nois
 log-likelihood. (MDLM's own estimate stops at mask probability 1 - eps = 0.999 and so lies up to 0.1% of the all-masked
 loss lower.) For a causal model it is the exact -log p(x_i | x_<i), first token not scored.
 
-Shapes: B sequences, L positions, N chosen positions, T all sequences, P views
-of each.
+Shapes: B sequences, L positions, N chosen positions, T all sequences, P views of each.
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ def process_views(
 
 def process_elbo_of(student: Denoiser, process: Process, x0_BL: Tensor, noise_BL: Tensor, t_B: Tensor) -> Tensor:
     """The ELBO term of each sequence at its time under any process, in nats per token."""
-    objective = MDLM(process)
     view = process.view(x0_BL, noise_BL, t_B, states_of(student))
-    return objective.nats_of(student, x0_BL, view, t_B).sum(1) / x0_BL.shape[1]
+    return MDLM(process).nats_of(student, x0_BL, view, t_B).sum(1) / x0_BL.shape[1]
 
 
 def nll_of(student: Denoiser, x0_BL: Tensor) -> Tensor:

@@ -72,22 +72,9 @@ class GenPPL:
 
 
 def gen_ppl(
-    texts: Texts,
-    judge: Judge,
-    *,
-    protocol: str = PROTOCOL,
-    store: Store | None = None,
-    seed: int = 0,
+    texts: Texts, judge: Judge, *, protocol: str = PROTOCOL, store: Store | None = None, seed: int = 0
 ) -> GenPPL:
-    """Gen PPL of texts under a judge.
-
-    Args:
-        texts: drawn or real
-        judge: from load_judge
-        protocol: mdlm, sdtt, sedd or bd3lm
-        store: remembers what the judge said (default: nothing is kept)
-        seed: of the bootstrap
-    """
+    """Gen PPL of texts, drawn or real, under a judge; `store` remembers what the judge said."""
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
     chosen = PROTOCOLS[protocol]
@@ -117,18 +104,14 @@ def check_judge(judge: Judge, tokenizer: Tokenizer, protocol: str) -> None:
     if PROTOCOLS[protocol].raw_ids:
         check_raw_ids(tokenizer, judge, protocol)
     if judge.eos_id is None:
-        raise UserError(
-            f"the judge {judge.name!r} has no end-of-document token, which the path gap needs: take another judge"
-        )
+        raise UserError(f"the judge {judge.name!r} has no end-of-document token to read texts with: take another judge")
 
 
 def check_raw_ids(tokenizer: Tokenizer, judge: Judge, protocol: str) -> None:
     """Refuse to hand a judge ids that mean something else to it."""
     if vocabulary_hash(tokenizer) != judge.vocabulary:
-        raise UserError(
-            f"the protocol {protocol!r} hands raw token ids to the judge, but {judge.name!r} has another "
-            f"tokenizer than {tokenizer.name!r}: take a protocol that re-tokenises (mdlm, bd3lm)"
-        )
+        said = f"the protocol {protocol!r} hands raw token ids to the judge, but {judge.name!r} has another tokenizer"
+        raise UserError(f"{said} than {tokenizer.name!r}: take a protocol that re-tokenises (mdlm, bd3lm)")
 
 
 def average(nll_T: Tensor, count_T: Tensor, how: str) -> Ratio:
@@ -138,10 +121,7 @@ def average(nll_T: Tensor, count_T: Tensor, how: str) -> Ratio:
             raise Unavailable("no token of any text is scored (one token each, or only ends of documents): draw longer")
         return Ratio.of(nll_T, count_T, exponential=True)
     if not bool(count_T.all()):
-        raise Unavailable(
-            "a text has no scored token (it is one token long), and this protocol averages text by text: "
-            "take the protocol mdlm, or longer texts"
-        )
+        raise Unavailable("a text has no scored token, and this protocol averages over texts: take mdlm or longer ones")
     mean_T = nll_T / count_T
     return Ratio.mean(mean_T, exponential=True) if how == "samples" else Ratio.mean(mean_T.exp())
 

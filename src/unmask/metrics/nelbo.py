@@ -47,33 +47,14 @@ class Likelihood:
 
 
 def nelbo(
-    checkpoint: Checkpoint,
-    texts: Texts,
-    steps: int | None = None,
-    *,
-    plan: str | Plan = "golden",
-    grid: str | Path | Grid | None = None,
-    law: Law | None = None,
-    seed: int = 0,
-    batch: int | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
-    compile: bool = False,
-) -> Likelihood:
+    checkpoint: Checkpoint, texts: Texts, steps: int | None = None, *, plan: str | Plan = "golden",
+    grid: str | Path | Grid | None = None, law: Law | None = None, seed: int = 0, batch: int | None = None,
+    device: str = "auto", precision: Precision = "auto", compile: bool = False,
+) -> Likelihood:  # fmt: skip
     """The N-step NELBO of a model, plan and grid on held-out texts; under torchrun the processes share the texts.
 
-    Args:
-        checkpoint: a masked model
-        texts: held-out text in the model's tokens
-        steps: N (default: 8, or the grid's own)
-        plan: the plan
-        grid: how far each step goes (default: rank)
-        law: temperature, top-p, top-k (default: plainly; what a law rules out has no likelihood)
-        seed: of u
-        batch: views in a forward
-        device: where
-        precision: of the matrices
-        compile: compile the model
+    Without `steps`, 8 or the grid's own. What a law (top-p, top-k) rules out has no likelihood. `seed` names u, `batch`
+    is the number of views in a forward.
     """
     _check(checkpoint, texts, batch, causal=False)
     if not checkpoint.process.by_plan:
@@ -81,10 +62,7 @@ def nelbo(
     plan = make_plan(plan)
     grid = choose_grid(plan, grid, steps, usual=8)
     if grid.argmax_tail:
-        raise UserError(
-            "the mdlm grid fills its last positions by argmax, which gives real text no likelihood: "
-            "take the grid uniform, which is the same but for the last 1e-5"
-        )
+        raise UserError("the mdlm grid fills its last positions by argmax and has no likelihood: take the grid uniform")
     law = law or Law()
     with joined(device) as ranks:
         body = make_ready(checkpoint.model, ranks.device, precision, compile)
@@ -108,20 +86,13 @@ def nelbo(
 
 
 def elbo(
-    checkpoint: Checkpoint,
-    texts: Texts,
-    *,
-    masks: int = 1,
-    seed: int = 0,
-    batch: int | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
-) -> Likelihood:
+    checkpoint: Checkpoint, texts: Texts, *, masks: int = 1, seed: int = 0, batch: int | None = None,
+    device: str = "auto", precision: Precision = "auto",
+) -> Likelihood:  # fmt: skip
     """The usual ELBO of a diffusion model, or the exact likelihood of a causal one, on held-out texts.
 
     `masks` views of each text are taken; of a masked process, k masked positions stratified over its views and over
-    texts. A causal
-    model is read in float32 whatever the precision: its likelihood is exact.
+    texts. A causal model is read in float32 whatever the precision: its likelihood is exact.
     """
     if masks < 1:
         raise UserError(f"masks must be at least 1, not {masks}")
@@ -198,16 +169,12 @@ def _record(checkpoint: Checkpoint, texts: Texts, ranks: Ranks, **facts: Any) ->
 
 def _likelihood(nll_T: Tensor, texts: Texts, record: dict[str, Any], nfe: float | None) -> Likelihood:
     if not bool(nll_T.isfinite().all()):
-        raise Unavailable(
-            "the model gives a held-out text no probability (or NaN): top-p and top-k cut the law it is "
-            "scored under, and a broken checkpoint has none"
-        )
+        raise Unavailable("the model gives a held-out text no probability (or NaN): top-p or top-k, or broken weights")
     scored_T = torch.full_like(nll_T, texts.tokens_TL.shape[1])
 
     def score(bottom_T: Tensor, unit: str, exponential: bool = False) -> Score:
         ratio = Ratio.of(nll_T, bottom_T, exponential).together(texts.cluster_T)
         return Score.of(ratio, unit, record, seed=int(record["seed"]))
 
-    return Likelihood(
-        score(scored_T, "nats/token"), score(texts.bytes_T, "nats/byte"), score(scored_T, "perplexity", True), nfe
-    )
+    per_token, per_byte = score(scored_T, "nats/token"), score(texts.bytes_T, "nats/byte")
+    return Likelihood(per_token, per_byte, score(scored_T, "perplexity", True), nfe)

@@ -61,6 +61,5 @@ def _log_q(texts: Texts) -> Tensor:
     if texts.record.get("remask") is not None:
         raise Unavailable("with remasking, log q of the tokens kept is not that of the text: draw without it")
     if not bool(texts.log_q_T.isfinite().all()):
-        raise Unavailable("the sampler gives these texts no log q: neither does legacy_fp32, nor a process that may "
-                          "change a token again")  # fmt: skip
+        raise Unavailable("these texts have no log q: legacy_fp32 drew them, or a process that may change tokens again")
     return texts.log_q_T.double()

@@ -68,10 +68,8 @@ class Metric:
         else:
             value_T = torch.as_tensor(found, dtype=torch.float64)
             if value_T.shape != (len(texts),):
-                raise UserError(
-                    f"the metric {self.name!r} must return a number for each of the {len(texts)} texts, a Ratio or a "
-                    f"Score, not a table of shape {tuple(value_T.shape)}"
-                )
+                wanted = f"a number for each of the {len(texts)} texts, a Ratio or a Score"
+                raise UserError(f"the metric {self.name!r} must return {wanted}, not shape {tuple(value_T.shape)}")
             ratio = Ratio.mean(value_T)
         if ratio.cluster_n is None and texts.cluster_T is not None:
             ratio = ratio.together(texts.cluster_T[: len(ratio)])
@@ -82,13 +80,7 @@ METRICS: dict[str, Metric] = {}
 
 
 def register_metric(name: str, function: Function | None = None, *, unit: str = "") -> Function:
-    """Add a metric to every evaluation; without a function, a decorator.
-
-    Args:
-        name: what results and tables call it
-        function: of texts, and of what else it asks for by name (see this module)
-        unit: of its numbers
-    """
+    """Add a metric, a function of texts as this module has it, to every evaluation; without a function, a decorator."""
     if function is None:
         return lambda function: register_metric(name, function, unit=unit)
     metric = Metric(name, function, unit)

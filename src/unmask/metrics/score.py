@@ -76,9 +76,8 @@ class Ratio:
 
     def part(self, which: slice) -> Ratio:
         """The same statistic of some of the samples."""
-        return Ratio(self.top_n[which], self.bottom_n[which], self.exponential).together(
-            None if self.cluster_n is None else self.cluster_n[which].unique(return_inverse=True)[1]
-        )
+        cluster_n = None if self.cluster_n is None else self.cluster_n[which].unique(return_inverse=True)[1]
+        return Ratio(self.top_n[which], self.bottom_n[which], self.exponential, cluster_n)
 
     def rounded(self) -> Ratio:
         """To eight digits, as files keep it: what is read back is what was there."""

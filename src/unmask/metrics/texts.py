@@ -54,10 +54,8 @@ class Texts:
         if self.tokens_TL.numel() == 0 or bool((self.tokens_TL < 0).all(1).any()):
             raise UserError("there is no text to score, or an empty one among the texts: draw more, or leave it out")
         if int(self.tokens_TL.max()) >= self.tokenizer.size:
-            raise UserError(
-                f"token {int(self.tokens_TL.max())} is not one of the {self.tokenizer.size} of the "
-                f"tokenizer {self.tokenizer.name!r}: a masked position, or another tokenizer's token"
-            )
+            known = f"one of the {self.tokenizer.size} of the tokenizer {self.tokenizer.name!r}"
+            raise UserError(f"token {int(self.tokens_TL.max())} is not {known}: a masked position, or another's token")
 
     def __len__(self) -> int:
         return len(self.tokens_TL)
@@ -175,24 +173,14 @@ def of_strings(strings: Sequence[str], tokenizer: Tokenizer, length: int | None 
 
 
 def held_out(
-    data: str | Path,
-    tokenizer: Tokenizer,
-    length: int,
-    *,
-    count: int | None = None,
-    split: str | None = None,
-    wrap: bool = False,
-) -> Texts:
+    data: str | Path, tokenizer: Tokenizer, length: int, *,
+    count: int | None = None, split: str | None = None, wrap: bool = False,
+) -> Texts:  # fmt: skip
     """Real text as blocks of `length` tokens, `count` of them evenly spaced over the whole (default: all).
 
-    Args:
-        data: a folder that `unmask prepare` wrote, a text file (also compressed, or JSON lines), a folder of them, or
-            "sample" for what `unmask prepare sample` holds out of the bundled corpus
-        tokenizer: the model's
-        length: tokens of a block
-        count: how many blocks
-        split: of a prepared folder or the sample (default: validation); plain text is read whole and has none
-        wrap: blocks as MDLM makes them: BOS, length - 2 tokens, EOS
+    `data` is a folder that `unmask prepare` wrote, a text file (also compressed, or JSON lines), a folder of them, or
+    "sample" for what `unmask prepare sample` holds out. Prepared folders and the sample have splits (default:
+    validation), plain text is read whole. `wrap`: blocks as MDLM makes them, BOS, length - 2 tokens, EOS.
     """
     if (Path(data) / INDEX).is_file():
         return prepared([data], tokenizer, length, count=count, split=split, wrap=wrap)
@@ -212,15 +200,9 @@ def held_out(
 
 
 def prepared(
-    folders: Sequence[str | Path],
-    tokenizer: Tokenizer | None,
-    length: int,
-    *,
-    count: int | None = None,
-    split: str | None = None,
-    wrap: bool = False,
-    owner: str = "the model",
-) -> Texts:
+    folders: Sequence[str | Path], tokenizer: Tokenizer | None, length: int, *,
+    count: int | None = None, split: str | None = None, wrap: bool = False, owner: str = "the model",
+) -> Texts:  # fmt: skip
     """The same of folders that `unmask prepare` wrote, one after the other. Without a tokenizer their own is taken."""
     split, several = split or HELD_OUT, [ShardSet.open(folder) for folder in folders]
     for shards in several:
@@ -231,8 +213,7 @@ def prepared(
     tokens_TL = torch.cat([batch.tokens_BL for batch in loader.eval_batches(count, 1024)])
     streams = [shards.tokens(split) for shards in several]
     document_T = _documents(streams, length - 2 if wrap else length, count, tokenizer)
-    source = " ".join(map(str, folders))
-    return real_text(tokens_TL, tokenizer, document_T, source=source, split=split, wrap=wrap)
+    return real_text(tokens_TL, tokenizer, document_T, source=" ".join(map(str, folders)), split=split, wrap=wrap)
 
 
 def _documents(streams: Sequence[np.ndarray | Tokens], inside: int, count: int | None, tokenizer: Tokenizer) -> Tensor:
@@ -259,16 +240,11 @@ def real_text(tokens_TL: Tensor, tokenizer: Tokenizer, document_T: Tensor | None
 
 def _split_of(name: str, split: str | None) -> str | None:
     """The split that is read of something nobody prepared: the sample has the usual ones, other text has none."""
-    if name != SAMPLE:
-        if split is not None:
-            raise UserError(
-                f"{name} is plain text and has no {split} split: leave --split out to read all of it, or give a folder "
-                "that `unmask prepare` made of it"
-            )
-        return None
+    if name != SAMPLE and split is not None:
+        raise UserError(f"{name} is plain text and has no {split} split: leave --split out, or `unmask prepare` it")
     if split not in (None, *SPLITS):
         raise unknown("split", str(split), SPLITS)
-    return split or HELD_OUT
+    return (split or HELD_OUT) if name == SAMPLE else None
 
 
 def _pieces(name: str, split: str | None) -> Iterator[tuple[str, bool]]:
@@ -284,9 +260,7 @@ def _pieces(name: str, split: str | None) -> Iterator[tuple[str, bool]]:
 
 def _encode(pieces: Iterable[tuple[str, bool]], tokenizer: Tokenizer) -> np.ndarray:
     """Documents, each followed by the end-of-document token, as one stream."""
-    parts = []
-    for text, last in pieces:
-        parts.append(np.array(tokenizer.encode(text) + [tokenizer.eos_id] * last, dtype=np.uint32))
+    parts = [np.array(tokenizer.encode(text) + [tokenizer.eos_id] * last, dtype=np.uint32) for text, last in pieces]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
 
 
@@ -295,18 +269,16 @@ def parrot(real: Texts, count: int, passages: int = 16) -> Texts:
     if len(real) < passages:
         raise UserError(f"a parrot of {passages} passages needs as many real texts, not {len(real)}")
     passage_T = torch.arange(count) % passages
-    tokens_TL, source = real.tokens_TL[passage_T], real.record.get("source")
-    return real_text(tokens_TL, real.tokenizer, passage_T, parrot=passages, source=source)
+    facts = {"parrot": passages, "source": real.record.get("source")}
+    return real_text(real.tokens_TL[passage_T], real.tokenizer, passage_T, **facts)
 
 
 def check_same_tokenizer(texts: Texts, tokenizer: Tokenizer | None, owner: str) -> None:
     """Reject texts whose ids mean something else to `owner`."""
     if tokenizer is None or tokenizer.hash != texts.tokenizer.hash:
         theirs = "none" if tokenizer is None else repr(tokenizer.name)
-        raise UserError(
-            f"the texts are in tokens of {texts.tokenizer.name!r}, {owner} has {theirs}: read them again "
-            "with the tokenizer of the model"
-        )
+        said = f"the texts are in tokens of {texts.tokenizer.name!r}, {owner} has {theirs}"
+        raise UserError(f"{said}: read them again with the tokenizer of the model")
 
 
 def join_documents(documents: Sequence[Sequence[int]], eos_id: int) -> list[int]:

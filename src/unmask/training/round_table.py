@@ -17,14 +17,13 @@ from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.files import write_json
 from unmask.core.provenance import record
 from unmask.core.ranks import joined
-from unmask.metrics.gen_ppl import gen_ppl, unigram_entropy
+from unmask.metrics.gen_ppl import PROTOCOL, gen_ppl, unigram_entropy
 from unmask.metrics.judges import Judge
 from unmask.metrics.score import Ratio, Score
 from unmask.metrics.texts import of_samples
 from unmask.plans.grids import usual_grid
 from unmask.sampling.sample import sample
 
-PROTOCOL = "mdlm"
 USUAL_PLAN = "golden"  # that texts are drawn on where nobody says
 
 

@@ -18,6 +18,7 @@ from unmask.core.streams import seed_of
 from unmask.core.verbs import verb
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet, check_tokenizer
+from unmask.metrics.gen_ppl import PROTOCOL, check_judge
 from unmask.metrics.judges import load_judge
 from unmask.models.denoiser import is_causal
 from unmask.models.family import as_student, changed_preset, family_named
@@ -191,6 +192,8 @@ def distill(
             plan_steps=plan_steps,
         )  # fmt: skip
         reader = load_judge(judge, device=trainer.device) if judge else None  # before the training, not after it
+        if reader:
+            check_judge(reader, loader.tokenizer, PROTOCOL)
         trainer.steps = objective.steps
         facts = {"teacher": {"source": _lasting(teacher), "weights": weights_hash(source.model)}}
         watch = None if guard == "off" else Guard(guard, bounds, seed=trainer.seed)
