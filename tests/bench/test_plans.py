@@ -52,13 +52,12 @@ def test_errors_as_tables(small, capsys):
 
 def test_bad_input(small, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "_with_progress", None)  # before any work
-    with pytest.raises(UserError, match=r"cannot write .*a part of the path is a file"):
-        run([*small, "--figure", str(tmp_path / "books.txt" / "plans.svg")])
-    with pytest.raises(UserError, match=r"end in \.svg"):
-        run([*small, "--figure", str(tmp_path / "plans.doc")])
-    with pytest.raises(UserError, match="3 documents, fewer than the 9"):
-        run([*small, "--books", "9"])
-    with pytest.raises(UserError, match="steps must be at most 8, one a character of a line, not 100"):
-        run([*small, "--steps", "2", "100"])
-    with pytest.raises(UserError, match="at least"):
-        run([*small, "--steps", "0"])
+    for words, said in {
+        f"--figure {tmp_path}/books.txt/plans.svg": r"cannot write .*a part of the path is a file",
+        f"--figure {tmp_path}/plans.doc": r"end in \.svg",
+        "--books 9": "3 documents, fewer than the 9",
+        "--steps 2 100": "steps must be at most 8, one a character of a line, not 100",
+        "--steps 0": "at least",
+    }.items():
+        with pytest.raises(UserError, match=said):
+            run([*small, *words.split()])

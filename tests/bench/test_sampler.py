@@ -13,13 +13,10 @@ from unmask.core.errors import UserError
 from unmask.models.dit.network import PRESETS, DiT
 
 
-def test_a_causal_model_is_refused_in_one_line(tmp_path):
+def test_what_cannot_be_timed_is_refused_in_one_line(tmp_path):
     save(Checkpoint(DiT(7, length=4, hidden=8, cond=4, blocks=1, heads=1, causal=True)), tmp_path / "judge")
     with pytest.raises(UserError, match=r"this model is causal .* give a diffusion model"):
         run(["bench", "sampler", "--model", str(tmp_path / "judge"), "--device", "cpu"])
-
-
-def test_a_model_beside_a_preset_is_refused_in_one_line():
     with pytest.raises(UserError, match="--model pocket brings its own shape: leave out --preset, or --model"):
         run(["bench", "sampler", "--model", "pocket", "--preset", "tiny", "--device", "cpu"])
 

@@ -197,7 +197,7 @@ def test_missing_and_misshapen_tensors_are_named(random_dit, tmp_path):
         load(tmp_path / "b")
 
 
-def test_what_cannot_be_found_is_told_with_what_could(tmp_path):
+def test_what_cannot_be_found_is_refused_with_what_could(tmp_path):
     with pytest.raises(UserError, match=r"no checkpoint .*nowhere.*give a folder, a Lightning .ckpt file, a hub name"):
         load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="belongs to a hub name"):
@@ -208,7 +208,7 @@ def test_what_cannot_be_found_is_told_with_what_could(tmp_path):
         load(tmp_path, device="gpu")
 
 
-def test_a_run_that_stopped_before_its_first_checkpoint_is_told_from_any_other_folder(tmp_path):
+def test_a_run_that_stopped_before_its_first_checkpoint_is_no_common_folder(tmp_path):
     claim_folder(tmp_path, "run")
     with pytest.raises(UserError, match=r"is a run without a checkpoint yet: run the same `unmask train`.* again"):
         load(tmp_path)

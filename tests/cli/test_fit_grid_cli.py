@@ -123,7 +123,11 @@ def test_json_is_what_was_written_and_the_same_seed_gives_it_again(place, tmp_pa
 
 @pytest.mark.parametrize(
     ("gap", "half", "words"),
-    [(-0.03, 0.02, "better than `rank`"), (0.03, 0.02, "worse than `rank`"), (-0.01, 0.02, "cannot be told from")],
+    [
+        (-0.03, 0.02, "better than `rank`"),
+        (0.03, 0.02, "worse than `rank`"),
+        (-0.01, 0.02, "cannot be distinguished from"),
+    ],
 )
 def test_the_verdict_is_against_the_best_rival_and_knows_its_noise(gap, half, words):
     def score(nats, half):

@@ -8,7 +8,7 @@ from unmask.core.streams import stream
 from unmask.metrics import elbo
 from unmask.metrics.elbo import elbo_of, nll_of
 from unmask.models.dit.network import DiT
-from unmask.objectives import head_loss as lean
+from unmask.objectives import head_loss
 
 
 class Table:
@@ -55,7 +55,7 @@ def test_no_more_logits_are_held_than_in_training(causal, monkeypatch):
             return nll_of(model, x0_BL) if causal else elbo_of(model, x0_BL, masked_BL)
 
     at_once, rows, cross_entropy = found(), [], elbo.cross_entropy
-    monkeypatch.setitem(lean.TABLE_BYTES, "cpu", 4 * 50 * 7)  # seven positions
+    monkeypatch.setitem(head_loss.TABLE_BYTES, "cpu", 4 * 50 * 7)  # seven positions
     monkeypatch.setattr(elbo, "cross_entropy", lambda *of: rows.append(len(of[0])) or cross_entropy(*of))
     assert torch.allclose(found(), at_once, atol=1e-6)
     assert len(rows) > 8

@@ -121,7 +121,7 @@ def test_a_cache_that_can_only_be_read_is_refused_when_it_is_opened(tmp_path, mo
         Store(tmp_path / "said.sqlite")
 
 
-def test_a_cache_that_cannot_be_written_is_told_with_how_to_name_another(registry, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_refused_with_how_to_name_another(registry, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "file"))
     for use in (Store.open, lambda: fetch("toy")):

@@ -70,9 +70,9 @@ def test_a_text_as_long_as_the_judge_is_scored_from_its_first_token(bpe):
     """32 tokens after the start token: the last one is only predicted, so that all of it fits at once."""
     checkpoint, texts = network(bpe), blocks(bpe, 32)
     said = judge_rows(load_judge(checkpoint, device="cpu"), texts.rows, WHOLE)
-    told_BT = torch.cat([torch.full((3, 1), bpe.eos_id), texts.tokens_TL], dim=1)
-    logits_BTV = checkpoint.model(told_BT[:, :-1])[..., : bpe.size]
-    nll_B = -logits_BTV.log_softmax(-1).gather(-1, told_BT[:, 1:, None])[..., 0].sum(1)
+    read_BT = torch.cat([torch.full((3, 1), bpe.eos_id), texts.tokens_TL], dim=1)
+    logits_BTV = checkpoint.model(read_BT[:, :-1])[..., : bpe.size]
+    nll_B = -logits_BTV.log_softmax(-1).gather(-1, read_BT[:, 1:, None])[..., 0].sum(1)
     assert [one.nll for one in said] == pytest.approx(nll_B.tolist(), rel=1e-5)
     assert [one.count for one in said] == [32, 32, 32]
 
@@ -82,8 +82,8 @@ def test_the_judges_entropy_is_read_where_it_is_asked_for(bpe):
     checkpoint, texts = network(bpe), blocks(bpe, 32)
     judge = load_judge(checkpoint, device="cpu")
     asked, not_asked = (judge_rows(judge, texts.rows, replace(WHOLE, entropy=on)) for on in (True, False))
-    told_BT = torch.cat([torch.full((3, 1), bpe.eos_id), texts.tokens_TL[:, :-1]], dim=1)
-    p_BTV = checkpoint.model(told_BT)[..., : bpe.size].double().softmax(-1)
+    read_BT = torch.cat([torch.full((3, 1), bpe.eos_id), texts.tokens_TL[:, :-1]], dim=1)
+    p_BTV = checkpoint.model(read_BT)[..., : bpe.size].double().softmax(-1)
     entropy_B = torch.distributions.Categorical(p_BTV).entropy().sum(1)
     assert [one.entropy for one in asked] == pytest.approx(entropy_B.tolist(), rel=1e-5)
     assert all(math.isnan(one.entropy) for one in not_asked)

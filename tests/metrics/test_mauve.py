@@ -28,7 +28,7 @@ def test_too_few_texts_are_refused():
 
 def test_against_the_package():
     package = pytest.importorskip("mauve", reason="mauve-text is not installed: pip install 'unmask[eval]'")
-    real, near, far = cloud(400, 0), cloud(400, 1), cloud(400, 4)  # 0.3 off could not be told from 0
+    real, near, far = cloud(400, 0), cloud(400, 1), cloud(400, 4)  # 0.3 off would look like 0
     scores = [mauve(drawn, real, least=400, clusters=10) for drawn in (cloud(400, 0), near, far)]
     assert scores[0].value > scores[1].value > scores[2].value
     assert scores[0].value > 0.9

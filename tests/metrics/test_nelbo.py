@@ -118,22 +118,17 @@ def test_the_number_of_steps_is_the_grids_where_it_has_one(source, texts):
 
 
 def test_mistakes_are_one_line(source, texts, letters):
-    with pytest.raises(UserError, match=r"argmax.*uniform"):
-        nelbo(source, texts, 4, grid="mdlm")
-    with pytest.raises(UserError, match="causal"):
-        nelbo(tiny(letters(3), causal=True), texts)
-    with pytest.raises(UserError, match="tokens of 'letters-3'"):
-        elbo(tiny(letters(5)), texts)
-    with pytest.raises(UserError, match="no probability"):
-        nelbo(source, texts, 4, law=Law(top_k=1))
-    with pytest.raises(UserError, match="length 6"):
-        nelbo(source, dataclasses.replace(texts, tokens_TL=texts.tokens_TL.repeat(1, 2)))
-    for batch in (0, -1):
-        with pytest.raises(UserError, match=f"at least 1, not {batch}"):
-            nelbo(source, texts, 2, batch=batch)
-        with pytest.raises(UserError, match=f"at least 1, not {batch}"):
-            elbo(source, texts, batch=batch)
-    with pytest.raises(UserError, match="masks must be at least 1, not 0"):
-        elbo(source, texts, masks=0)
-    with pytest.raises(UserError, match="different lengths"):
-        nelbo(source, Texts(torch.tensor([[0, 1], [0, -1]]), texts.tokenizer))
+    longer = dataclasses.replace(texts, tokens_TL=texts.tokens_TL.repeat(1, 2))
+    uneven = Texts(torch.tensor([[0, 1], [0, -1]]), texts.tokenizer)
+    for score, given, options, said in (
+        (nelbo, (source, texts, 4), {"grid": "mdlm"}, r"argmax.*uniform"),
+        (nelbo, (tiny(letters(3), causal=True), texts), {}, "causal"),
+        (elbo, (tiny(letters(5)), texts), {}, "tokens of 'letters-3'"),
+        (nelbo, (source, texts, 4), {"law": Law(top_k=1)}, "no probability"),
+        (nelbo, (source, longer), {}, "length 6"),
+        (nelbo, (source, uneven), {}, "different lengths"),
+        (nelbo, (source, texts, 2), {"batch": 0}, "at least 1, not 0"),
+        (elbo, (source, texts), {"masks": 0}, "masks must be at least 1, not 0"),
+    ):
+        with pytest.raises(UserError, match=said):
+            score(*given, **options)

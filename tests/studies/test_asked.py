@@ -73,7 +73,7 @@ def test_a_users_mistake_is_one_line_before_any_work(scene, changes, message: st
 
 
 @pytest.mark.parametrize("names", [["teacher"], ["teacher", "student"]])
-def test_control_steps_that_serve_nobody_are_told(scene, names) -> None:
+def test_control_steps_that_serve_nobody_are_named(scene, names) -> None:
     models = {name: scene[0][name] for name in names}
     results = evaluate(models, steps=[2], control_steps=[4], plans=["iid"], temperatures=[1.0], n=2, device="cpu")
     drawn = {cell.steps for cell in results.cells if cell.model == "teacher"}
@@ -82,7 +82,7 @@ def test_control_steps_that_serve_nobody_are_told(scene, names) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"temperatures": [1.0]}, {"temperatures": [1.0], "control_steps": [4]}])
-def test_options_of_drawing_are_told_where_nothing_is_drawn(scene, given) -> None:
+def test_options_of_drawing_are_named_where_nothing_is_drawn(scene, given) -> None:
     models, data, _ = scene
     options = {"plans": ["iid"], "n": 2, "data": data, "device": "cpu", **given}
     results = evaluate({"teacher": models["teacher"]}, steps=[2], only_bounds=True, **options)

@@ -103,7 +103,7 @@ def test_no_grid_is_better(plan, levels):
 
 @pytest.mark.parametrize("plan", ["golden", "stride"])
 def test_the_price_of_a_path_is_the_nelbo_of_its_grid(plan):
-    """Levels that do not divide the length: both ways must cut the same positions."""
+    """Levels that do not divide the length: both must cut the same positions."""
     model = Crooked(50)
     x_TL = texts(model, 8)
     for levels, steps in [(37, 5), (50, 7), (9, 9)]:

@@ -104,7 +104,7 @@ def test_more_texts_of_the_same_source_merge_but_do_not_pair() -> None:
     assert analyse(both, draws=50).analysis["likelihood"] == []
 
 
-def test_of_a_bound_that_several_have_the_one_on_common_texts_stays_and_others_are_told() -> None:
+def test_of_a_bound_that_several_have_the_one_on_common_texts_stays_and_others_are_named() -> None:
     runs = [run(), run(texts="bb", count=32), run("student"), run(plan="iid", texts="bb", count=32)]
     for order in (runs[:3], runs[2::-1]):
         merged = merge(order)

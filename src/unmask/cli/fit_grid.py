@@ -67,7 +67,7 @@ def verdict(worth: dict[str, Worth]) -> str:
     rival, best = min(((name, worth[name]) for name in worth if name != "fitted"), key=lambda one: one[1].nelbo.value)
     gain = best.fitted_minus_this
     if gain.low <= 0 <= gain.high:
-        return f"on unseen text it cannot be told from `{rival}`; more --texts would tell more"
+        return f"on unseen text it cannot be distinguished from `{rival}`; more --texts would say more"
     return f"on unseen text it is {'better' if gain.value < 0 else 'worse'} than `{rival}`"
 
 
