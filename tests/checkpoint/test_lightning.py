@@ -158,18 +158,15 @@ def test_views_and_other_types_are_rebuilt_as_torch_does(tmp_path):
 def test_damaged_files_are_one_line(lightning_file, tmp_path):
     path, _, _ = lightning_file()
     whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match="half-written"):
-        load(path)
-    middle = bytearray(whole)
     at = whole.index(b"data.pkl") + 200
-    middle[at : at + 60] = bytes(60)
-    path.write_bytes(middle)
-    with pytest.raises(UserError, match="is damaged"):
-        load(path)
-    path.write_text("not a checkpoint at all")
-    with pytest.raises(UserError, match="not a whole torch checkpoint"):
-        load(path)
+    for content, said in (
+        (whole[: len(whole) // 2], "half-written"),
+        (whole[:at] + bytes(60) + whole[at + 60 :], "is damaged"),
+        (b"not a checkpoint at all", "not a whole torch checkpoint"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=said):
+            load(path)
     torch.save([1, 2], path)
     with pytest.raises(UserError, match="holds no state_dict"):
         load(path)
