@@ -40,8 +40,6 @@ class Scene:
     eps_LK: Tensor
     k_L: Tensor
     u_L: Tensor
-    seen_s_L: Tensor  # by projection of the full latent, not by u
-    seen_t_L: Tensor
     star: int  # the token the top panels follow
 
     def gamma(self, time: float) -> float:
@@ -51,10 +49,9 @@ class Scene:
         """w at one time, (L, K)."""
         return self.duality.latent(self.eps_LK, self.k_L, self.duality.calibrate(self.gamma(time), signed=True))
 
-    def region(self, i: int) -> str:
-        if self.seen_t_L[i]:
-            return "identity"
-        return "reconstruct" if self.seen_s_L[i] else "distil"
+    def seen(self, time: float) -> Tensor:
+        """Which tokens are visible at one time, by projection of the full latent, not by u. (L)"""
+        return self.duality.project(self.latent(time), self.k_L)
 
 
 def draw_figure(path: Path, duality: GaussianDuality, schedule: Schedule, u_N: Tensor, seed: int) -> None:
@@ -87,10 +84,8 @@ def compose(duality: GaussianDuality, schedule: Schedule, seed: int) -> Scene:
     eps_LK = torch.randn(L, K, generator=generator, dtype=torch.float64)
     k_L = torch.randint(K - 1, (L,), generator=generator)
     u_L = duality.u_of_noise(eps_LK, k_L)
-    gammas = schedule.gamma(torch.tensor([S, T], dtype=torch.float64))
-    views = [duality.project(duality.latent(eps_LK, k_L, duality.calibrate(g, signed=True)), k_L) for g in gammas]
-    star = int((u_L - gammas.mean()).abs().argmin())
-    return Scene(duality, schedule, eps_LK, k_L, u_L, views[0], views[1], star)
+    between = schedule.gamma(torch.tensor([S, T], dtype=torch.float64)).mean()
+    return Scene(duality, schedule, eps_LK, k_L, u_L, int((u_L - between).abs().argmin()))
 
 
 def _rivals(scene: Scene, count: int) -> tuple[list[int], list[int]]:
@@ -183,12 +178,13 @@ def _draw_law(axes: Any, scene: Scene, u_N: Tensor) -> None:
 def _draw_sentence(axes: Any, scene: Scene) -> None:
     """u of every token against gamma_t and gamma_s, the two views, and the three regions of the loss."""
     L = len(SENTENCE)
+    by_teacher_L, by_student_L = scene.seen(S), scene.seen(T)
     for i in range(L):
-        colour = REGIONS[scene.region(i)][0]
-        axes.bar(i, float(scene.u_L[i]), width=0.72, color=colour, alpha=0.6)
+        region = "identity" if by_student_L[i] else "reconstruct" if by_teacher_L[i] else "distil"
+        axes.bar(i, float(scene.u_L[i]), width=0.72, color=REGIONS[region][0], alpha=0.6)
     axes.bar(scene.star, float(scene.u_L[scene.star]), width=0.72, color="none", edgecolor=BLUE, lw=2.6, zorder=3)
-    _draw_view(axes, -0.22, "teacher  $z_s$", scene.seen_s_L)
-    _draw_view(axes, -0.44, "student  $z_t$", scene.seen_t_L)
+    _draw_view(axes, -0.22, "teacher  $z_s$", by_teacher_L)
+    _draw_view(axes, -0.44, "student  $z_t$", by_student_L)
     for time, letter, colour in VIEWS:
         gamma = scene.gamma(time)
         axes.plot([-0.6, L - 0.5], [gamma, gamma], color=colour, ls="--", lw=1.4)
