@@ -12,7 +12,7 @@ from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.core.errors import UserError
 from unmask.core.files import sha256_file
 from unmask.models.dit.smaller import fold
-from unmask.sampling.sample import sample
+from unmask.sampling.verbs import sample
 
 RUN = {
     "unmask": "0.1.0", "revision": "0123456789abcdef+local changes", "torch": "2.6", "device": "a CPU",

@@ -14,7 +14,7 @@ from unmask.metrics.score import Score
 from unmask.metrics.texts import held_out
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import make_grid, read_grid
-from unmask.sampling.sample import sample
+from unmask.sampling.verbs import sample
 from unmask.studies.fit_grid import Worth, fit_on
 
 

@@ -20,7 +20,7 @@ def test_a_gpu_that_is_full_while_sampling(unmask, monkeypatch):
     def full(*args, **options):
         raise torch.OutOfMemoryError(CUDA)
 
-    monkeypatch.setattr("unmask.sampling.sample.sample", full)
+    monkeypatch.setattr("unmask.sampling.sample.Run.all", full)
     _, said = unmask(expect=2)
     assert said == (
         "unmask: out of memory (20.00 GiB more were asked for): give a smaller --batch: the samples stay the same\n"

@@ -12,8 +12,8 @@ from rich.console import Console
 from unmask.cli.animation import Camera, Film, _colour, lay_out, save_html
 from unmask.cli.watch import BLOCK, Watch, legible, token_texts, visible_texts
 from unmask.data.tokenizer import Tokenizer
-from unmask.sampling.sample import sample
 from unmask.sampling.samples import StepView
+from unmask.sampling.verbs import sample
 
 TEXT = "once upon a time there lived a wolf. naïve café, 日本語 🙂! "
 

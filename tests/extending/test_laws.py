@@ -14,8 +14,8 @@ from unmask.plans.grids import make_grid
 from unmask.plans.plan import make_plan
 from unmask.processes import Masked, States
 from unmask.processes.schedule import LogLinear
-from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
+from unmask.sampling.verbs import sample
 
 V, L, N = 3, 3, 20_000
 SOURCE = torch.rand(V, V, V, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 3

@@ -12,7 +12,7 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.inference.ready import make_ready
 from unmask.models.dit.folded import FoldedDiT
 from unmask.models.dit.network import DiT
-from unmask.sampling.sample import sample
+from unmask.sampling.verbs import sample
 
 L, BATCH, STEPS = 16, 8, 24
 IID = {"plan": "iid", "grid": "uniform", "batch": BATCH, "device": "cpu"}  # in many steps most rows rest

@@ -16,7 +16,7 @@ from unmask.metrics.texts import Texts, held_out
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import Grid
 from unmask.plans.plan import Confidence
-from unmask.sampling.sample import sample
+from unmask.sampling.verbs import sample
 from unmask.theory.oracle import Enumerated, sticky
 
 

@@ -10,7 +10,7 @@ from unmask.core.errors import UserError
 from unmask.metrics.judges import Judge, vocabulary_hash
 from unmask.metrics.path_gap import path_gap
 from unmask.metrics.texts import Texts, of_samples
-from unmask.sampling.sample import sample
+from unmask.sampling.verbs import sample
 from unmask.theory.oracle import Enumerated, sticky
 
 L = 6

@@ -11,7 +11,7 @@ from unmask.core.errors import UserError
 from unmask.data.prepare import Settings, prepare
 from unmask.data.tokenizer import Tokenizer
 from unmask.metrics.texts import Texts, clusters, held_out, of_samples, parrot
-from unmask.sampling.sample import sample
+from unmask.sampling.verbs import sample
 from unmask.theory.oracle import Enumerated, sticky
 
 PROSE = "It was — as ever — a “fine” day.\n"

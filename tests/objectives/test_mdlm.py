@@ -21,8 +21,8 @@ from unmask.plans.grids import make_grid
 from unmask.plans.plan import draw_u, locked_plans, make_plan
 from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear, stratified
-from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
+from unmask.sampling.verbs import sample
 
 NUMBER, SEED = 2, 5  # of the sample that is looked at
 

@@ -20,8 +20,8 @@ from unmask.plans.grids import make_grid
 from unmask.plans.moves import keep_most_confident, locked_moves
 from unmask.plans.plan import TIE, Blocks, Confidence, make_plan
 from unmask.processes.schedule import LogLinear
-from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
+from unmask.sampling.verbs import sample
 from unmask.theory.exact import _surest
 from unmask.theory.oracle import Enumerated, sticky
 

@@ -19,7 +19,7 @@ from unmask.models.dit.network import DiT
 from unmask.plans.grids import Grid
 from unmask.plans.plan import PLANS, Blocks, Confidence, LeftToRight, make_plan
 from unmask.plans.remask import USUAL_ETA, Remask
-from unmask.sampling.sample import sample
+from unmask.sampling.verbs import sample
 
 L, TOKENS = 12, 20
 MASK = TOKENS
@@ -253,7 +253,7 @@ def test_a_model_without_a_mask_state_is_refused():
 
     with pytest.raises(UserError, match="mask state"):
         sample(Checkpoint(Maskless()), device="cpu")
-    with pytest.raises(UserError, match="takes a Checkpoint or the name of one, not a Maskless"):
+    with pytest.raises(UserError, match=r"model takes a Checkpoint or a text or a path, not a .*Maskless"):
         sample(Maskless(), device="cpu")
 
 

@@ -18,7 +18,7 @@ def tokenizer():
 def parts(template):
     """A template as a list: a list of ids for each given stretch, a number for each blank."""
     found = []
-    for token in template.tokens_L.tolist():
+    for token in template.tolist():
         kind = int if token < 0 else list
         if not found or not isinstance(found[-1], kind):
             found.append(kind())
@@ -57,18 +57,18 @@ def test_prompts_suffixes_and_lengths_one_for_all_or_one_each(tokenizer):
     for template, prompt, length in zip(made, ("once", "", "upon a time"), (20, 40, 30), strict=True):
         head = tokenizer.encode(prompt)
         blanks = length - len(head) - len(tail)
-        assert template.tokens_L.tolist() == head + [-1] * blanks + tail
+        assert template.tolist() == head + [-1] * blanks + tail
     free = templates(2, longest=40, states=States(mask_id + 1, mask_id), tokenizer=tokenizer)
-    assert [template.tokens_L.tolist() for template in free] == [[-1] * 40] * 2
+    assert [template.tolist() for template in free] == [[-1] * 40] * 2
 
 
 def test_token_ids_serve_models_without_text():
     one_L = torch.tensor([9, 3, 9])
     made = templates(2, longest=3, states=States(9 + 1, 9), tokenizer=None, infill=one_L)
-    assert [template.tokens_L.tolist() for template in made] == [[-1, 3, -1], [-1, 3, -1]]
+    assert [template.tolist() for template in made] == [[-1, 3, -1], [-1, 3, -1]]
     each_BL = torch.tensor([[9, 3, 9], [1, 9, 9]])
     made = templates(2, longest=3, states=States(9 + 1, 9), tokenizer=None, infill=each_BL)
-    assert torch.equal(torch.stack([template.tokens_L for template in made]), each_BL.masked_fill(each_BL == 9, -1))
+    assert torch.equal(torch.stack(made), each_BL.masked_fill(each_BL == 9, -1))
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_token_ids_serve_models_without_text():
         ({"infill": "a ____", "prompt": "once"}, "leave out prompt"),
         ({"infill": ["a ____"] * 3}, "3 entries for 2 samples"),
         ({"infill": torch.tensor([1, 2])}, "no blank to fill"),
-        ({"infill": torch.tensor([1, 10**6])}, r"the id 1000000: give ids below \d+, and \d+ where it is blank"),
+        ({"infill": torch.tensor([1, 10**6])}, r"the id 1000000: give ids below \d+, \d+ where it is blank"),
         ({"infill": torch.tensor([[1, 0], [2, -2]])}, "the id -2: give ids below"),
         ({"infill": torch.tensor(1)}, r"infill is \(L,\) or \(n, L\) token ids"),
         ({"infill": torch.zeros(2, 3, 4, dtype=torch.int64)}, r"not \(2, 3, 4\)"),
         ({"infill": torch.tensor([0.5, 1.0])}, "of torch.float32"),
-        ({"prompt": "there lived a wolf " * 20}, "leaves no room in 40: shorten it"),
-        ({"prompt": "a", "suffix": "b", "length": 2}, "leaves no room in 2"),
+        ({"prompt": "there lived a wolf " * 20}, "leaves no blank in 40: shorten it"),
+        ({"prompt": "a", "suffix": "b", "length": 2}, "leaves no blank in 2"),
         ({"prompt": ["a", "b", "c"]}, "3 entries for 2 samples"),
         ({"length": 41}, "between 1 and the model's 40"),
         ({"length": 0}, "between 1 and the model's 40"),

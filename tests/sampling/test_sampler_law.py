@@ -21,7 +21,7 @@ from unmask.processes import Masked
 from unmask.processes.masked import stay_masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.ancestral import ancestral, masked_shares
-from unmask.sampling.sample import sample
+from unmask.sampling.verbs import sample
 from unmask.theory.exact import Views, sample_law
 from unmask.theory.oracle import SOURCES, Enumerated
 

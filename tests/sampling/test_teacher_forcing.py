@@ -15,8 +15,8 @@ from unmask.plans.grids import Grid, make_grid
 from unmask.plans.plan import Blocks, Confidence, choose_grid, locked_plans, make_plan
 from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
-from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
+from unmask.sampling.verbs import sample
 from unmask.theory.exact import Views
 from unmask.theory.oracle import Enumerated, sticky
 from unmask.theory.plan_laws import chain_of

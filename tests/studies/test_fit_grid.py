@@ -16,8 +16,8 @@ from unmask.plans.grids import make_grid
 from unmask.plans.plan import Blocks, draw_u, locked_plans, make_plan
 from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
-from unmask.sampling.sample import sample
 from unmask.sampling.teacher_forcing import teacher_force
+from unmask.sampling.verbs import sample
 from unmask.studies.fit_grid import choose_levels, fit_on
 from unmask.theory.oracle import Enumerated, topic
 

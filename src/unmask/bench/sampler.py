@@ -30,7 +30,8 @@ from unmask.models.dit.published import GPT2_STATES
 from unmask.models.family import config_to_json, family_of
 from unmask.plans.grids import make_grid
 from unmask.sampling.ancestral import ancestral
-from unmask.sampling.sample import sample, start_run
+from unmask.sampling.sample import start_run
+from unmask.sampling.verbs import sample
 
 
 def sampler(
@@ -144,7 +145,8 @@ def _measure(checkpoint: Checkpoint, body: Ready, B: int, plan: str, grids: list
         work()
         forwards = body.forwards - before
         rows.append(row("ours", measure(work, place, repeats=repeats), forwards, grid.steps))
-        call = partial(sample, checkpoint, B, plan=plan, grid=grid, batch=B, device=place.type, compile=body.compiled)
+        how: dict[str, Any] = {"plan": plan, "grid": grid, "batch": B, "device": place.type, "compile": body.compiled}
+        call = partial(sample, checkpoint, B, **how)
         rows.append(row("a call of sample", measure(call, place, repeats=repeats), forwards, grid.steps))
     for name, engine in (("plain, our body", body), ("plain, eager body", published)):
         rows.append(row(name, measure(partial(_plain, engine, model, half_BL), place, repeats=repeats)))

@@ -1,10 +1,12 @@
-"""What is given and what is blank: prompts, suffixes and `"Once upon a ____ there ____"` as token templates."""
+"""What is given and what is blank: prompts, suffixes and `"Once upon a ____ there ____"` as token templates.
+
+A template is one sequence to fill: its token ids, (L,), -1 where it is blank.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
@@ -22,41 +24,24 @@ class TextCodec(Protocol):
     def decode(self, ids: list[int]) -> str: ...
 
 
-@dataclass(frozen=True)
-class Template:
-    """One sequence to fill: its tokens, -1 where it is blank."""
-
-    tokens_L: Tensor
-
-    @property
-    def blank_L(self) -> Tensor:
-        return self.tokens_L < 0
-
-    @property
-    def length(self) -> int:
-        return self.tokens_L.shape[0]
-
-
 def _encode(text: str, tokenizer: TextCodec | None) -> list[int]:
     if tokenizer is None:
         raise UserError("this model has no tokenizer, so it takes no text: give infill as a tensor of token ids")
     return list(tokenizer.encode(text))
 
 
-def from_prompt(prompt: str, suffix: str, length: int, tokenizer: TextCodec | None) -> Template:
+def from_prompt(prompt: str, suffix: str, length: int, tokenizer: TextCodec | None) -> Tensor:
     """The prompt at the start, the suffix at the end, blanks between."""
     head = _encode(prompt, tokenizer) if prompt else []
     tail = _encode(suffix, tokenizer) if suffix else []
     blanks = length - len(head) - len(tail)
     if blanks < 1:
-        raise UserError(
-            f"the given text has {len(head) + len(tail)} tokens and leaves no room in {length}: "
-            "shorten it, or raise the length up to the model's"
-        )
-    return Template(torch.tensor(head + [-1] * blanks + tail))
+        raise UserError(f"the given text has {len(head) + len(tail)} tokens and leaves no blank in {length}: "
+                        "shorten it, or raise the length up to the model's")  # fmt: skip
+    return torch.tensor(head + [-1] * blanks + tail)
 
 
-def from_pattern(pattern: str, tokenizer: TextCodec | None) -> Template:
+def from_pattern(pattern: str, tokenizer: TextCodec | None) -> Tensor:
     """Words with blanks: a run of three or more underscores stands for as many tokens."""
     if not BLANK.search(pattern):
         raise UserError(f"the infill {pattern!r} has no blank: mark one with underscores, one a token, at least three")
@@ -69,7 +54,7 @@ def from_pattern(pattern: str, tokenizer: TextCodec | None) -> Template:
         ids += [-1] * len(blank.group())
         start = blank.end()
     ids += _encode(pattern[start:], tokenizer) if pattern[start:] else []
-    return Template(torch.tensor(ids))
+    return torch.tensor(ids)
 
 
 def _spread(name: str, value: object, n: int) -> list:
@@ -82,19 +67,17 @@ def _spread(name: str, value: object, n: int) -> list:
     return list(value)
 
 
-def from_ids(ids: Tensor, n: int, states: States) -> list[Template]:
+def from_ids(ids: Tensor, n: int, states: States) -> list[Tensor]:
     """Token ids as they stand, blank where they are the mask or -1: (L,) for every sample, or (n, L)."""
     if ids.ndim not in (1, 2) or ids.is_floating_point():
         raise UserError(f"infill is (L,) or (n, L) token ids, not {tuple(ids.shape)} of {ids.dtype}")
     rows = ids.long().cpu().expand(n, -1) if ids.ndim == 1 else ids.long().cpu()
     if len(strange := rows[(rows < -1) | (rows >= states.size)]):
         blank = -1 if states.mask is None else states.mask
-        raise UserError(
-            f"infill has the id {int(strange[0])}: give ids below {states.size}, and {blank} where it is blank"
-        )
+        raise UserError(f"infill has the id {int(strange[0])}: give ids below {states.size}, {blank} where it is blank")
     if states.mask is not None:
         rows = rows.masked_fill(rows == states.mask, -1)
-    return [Template(row) for row in _spread("infill", list(rows), n)]
+    return _spread("infill", list(rows), n)
 
 
 def templates(
@@ -107,7 +90,7 @@ def templates(
     prompt: str | Sequence[str] | None = None,
     suffix: str | Sequence[str] | None = None,
     infill: str | Sequence[str] | Tensor | None = None,
-) -> list[Template]:
+) -> list[Tensor]:
     """A template for each of n samples."""
     if n < 1:
         raise UserError(f"n must be at least 1, not {n}")
@@ -118,17 +101,18 @@ def templates(
     elif infill is not None:
         found = [from_pattern(text, tokenizer) for text in _spread("infill", infill, n)]
     else:
-        parts = [
-            _spread(name, value, n) for name, value in (("prompt", prompt), ("suffix", suffix), ("length", length))
-        ]
-        one = cache(
-            lambda head, tail, size: from_prompt(head or "", tail or "", _checked(size, longest), tokenizer)
-        )  # mostly all are alike
+        given = {"prompt": prompt, "suffix": suffix, "length": length}
+        parts = [_spread(name, value, n) for name, value in given.items()]
+
+        @cache  # mostly all are alike
+        def one(head: str | None, tail: str | None, size: int | None) -> Tensor:
+            return from_prompt(head or "", tail or "", _checked(size, longest), tokenizer)
+
         found = [one(*each) for each in zip(*parts, strict=True)]
-    for template in {id(template): template for template in found}.values():
-        if template.length > longest:
-            raise UserError(f"the given text and its blanks take {template.length} tokens, the model at most {longest}")
-        if not bool(template.blank_L.any()):
+    for template_L in {id(template_L): template_L for template_L in found}.values():
+        if len(template_L) > longest:
+            raise UserError(f"the given text and its blanks take {len(template_L)} tokens, the model at most {longest}")
+        if not bool((template_L < 0).any()):
             raise UserError("a sample has no blank to fill: leave at least one position masked")
     return found
 

@@ -9,25 +9,23 @@ Shapes: B sequences of a batch, R of them in a forward, L positions, M positions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmask.checkpoint.io import Checkpoint, load
+from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
-from unmask.core.errors import UserError, unknown
-from unmask.core.ranks import Ranks, joined
+from unmask.core.errors import UserError
+from unmask.core.ranks import Ranks
 from unmask.core.streams import seed_of, stream
 from unmask.inference import categorical
 from unmask.inference.categorical import Law
-from unmask.inference.ready import Precision, Ready, make_ready, usual_batch
-from unmask.inference.step_law import Step, StepLaw, make_step_law, step_law_to_json
-from unmask.models.denoiser import check_denoiser
-from unmask.plans.grids import Grid, make_grid
+from unmask.inference.ready import Ready, usual_batch
+from unmask.inference.step_law import Step, StepLaw, step_law_to_json
+from unmask.plans.grids import Grid
 from unmask.plans.moves import (
     Move,
     State,
@@ -36,94 +34,16 @@ from unmask.plans.moves import (
     keep_most_confident,
     locked_moves,
     remasking_moves,
-)
-from unmask.plans.plan import Plan, by_threshold, choose_grid, make_plan
+)  # fmt: skip
+from unmask.plans.plan import Plan, by_threshold, make_plan
 from unmask.plans.remask import Remask
-from unmask.processes import Process
 from unmask.processes.process import process_to_json
 from unmask.sampling.ancestral import ancestral, masked_shares
-from unmask.sampling.infill import Template, templates
 from unmask.sampling.samples import Samples, StepView
 
 LEGACY = "legacy_fp32"
-DRAWS = (*categorical.DTYPES, LEGACY)
-PLAN = "golden"  # where nobody says
 Callback = Callable[[StepView], None]
 Finished = Callable[[Samples, list[int]], None]  # a batch of this process that is done, and the numbers of its samples
-
-
-def sample(
-    checkpoint: Checkpoint | str | Path,
-    n: int = 1,
-    steps: int | None = None,
-    *,
-    length: int | Sequence[int] | None = None,
-    plan: str | Plan | None = None,
-    grid: str | Path | Sequence[float] | Grid | None = None,
-    step_law: str | StepLaw | None = None,
-    remask: str | Remask | None = None,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    top_k: int | None = None,
-    draw: Literal["float64", "fp32", "legacy_fp32"] = "float64",
-    prompt: str | Sequence[str] | None = None,
-    suffix: str | Sequence[str] | None = None,
-    infill: str | Sequence[str] | Tensor | None = None,
-    seed: int = 0,
-    batch: int | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
-    compile: bool = False,
-    callback: Callback | None = None,
-    finished: Finished | None = None,
-) -> Samples:
-    """Write n texts in a number of steps; sampling/verbs.py says what each option means.
-
-    Under torchrun every process writes its share of the n, and all of them return the whole.
-    """
-    checkpoint = load(checkpoint) if isinstance(checkpoint, (str, Path)) else checkpoint
-    if not isinstance(checkpoint, Checkpoint):
-        raise UserError(f"sample takes a Checkpoint or the name of one, not a {type(checkpoint).__name__}")
-    check_denoiser(checkpoint.model)
-    if draw not in DRAWS:
-        raise unknown("draw", draw, DRAWS)
-    if batch is not None and batch < 1:
-        raise UserError(f"batch must be at least 1, not {batch}")
-    law = Law(temperature, top_p, top_k, "fp32" if draw == LEGACY else draw)
-    remask = Remask(remask) if isinstance(remask, str) else remask  # type: ignore[arg-type]
-    how = _How(checkpoint, *_plan_and_grid(checkpoint.process, plan, grid, steps), remask, law, draw == LEGACY, seed,
-               make_step_law(step_law or checkpoint.step_law), callback)  # fmt: skip
-    how.check()
-    with joined(device) as ranks:
-        run = Run(how, make_ready(checkpoint.model, ranks.device, precision, compile))
-        wanted = templates(
-            n, longest=checkpoint.model.length, states=run.ready.states, tokenizer=checkpoint.tokenizer, length=length,
-            prompt=prompt, suffix=suffix, infill=infill,
-        )  # fmt: skip
-
-        def report(rows: list[_Row]) -> None:
-            if finished is not None:
-                indices = [row.index for row in rows]
-                finished(_collect(rows, [wanted[i] for i in indices], run.ready.forwards, run), indices)
-
-        rows = run.all(wanted, batch, ranks, report)
-        forwards = sum(ranks.gather(run.ready.forwards))
-    return _collect(rows, wanted, forwards, run)
-
-
-def _plan_and_grid(
-    process: Process, plan: str | Plan | None, grid: str | Path | Sequence[float] | Grid | None, steps: int | None
-) -> tuple[Plan | None, Grid]:
-    """A plan and its grid; for a process that goes by no plan, a grid of times."""
-    if process.by_plan:
-        chosen = make_plan(plan or PLAN)
-        return chosen, choose_grid(chosen, grid, steps)
-    if plan is not None:
-        raise UserError(f"the process {process.name} draws every position at every step: leave out the plan")
-    made = make_grid(grid or "uniform", steps)
-    if made.by != "time" or made.argmax_tail:
-        raise UserError(f"the process {process.name} goes on a grid of times: take uniform or cosine, not {made.name}")
-    return None, made
 
 
 def start_run(
@@ -131,11 +51,11 @@ def start_run(
 ) -> Run:
     """The loop by itself on a model made ready before, for measurements."""
     made = None if plan is None else make_plan(plan)
-    return Run(_How(checkpoint, made, grid, None, law or Law(), False, 0, checkpoint.step_law, None), ready)
+    return Run(How(checkpoint, made, grid, None, law or Law(), False, 0, checkpoint.step_law, None), ready)
 
 
 @dataclass(frozen=True)
-class _How:
+class How:
     """Everything that is asked for."""
 
     checkpoint: Checkpoint
@@ -155,13 +75,11 @@ class _How:
             raise UserError(f"{LEGACY} is the published algorithm as it stands: take plan iid, grid mdlm, and no "
                             "remask, top_p or top_k")  # fmt: skip
         if self.remask is not None and (name != "iid" or self.grid.by != "time"):
-            raise UserError(
-                "remasking tosses for each position by itself: take plan iid and the grid uniform, cosine or mdlm"
-            )
+            raise UserError("remasking goes position by position: take plan iid and the grid uniform, cosine or mdlm")
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """One finished sample."""
 
     index: int
@@ -174,7 +92,7 @@ class _Row:
         return {**vars(self), "tokens_L": self.tokens_L.tolist(), "log_q_L": self.log_q_L.tolist()}
 
     @classmethod
-    def from_json(cls, said: dict[str, Any]) -> _Row:
+    def from_json(cls, said: dict[str, Any]) -> Row:
         log_q_L = torch.tensor(said["log_q_L"], dtype=torch.float64)
         return cls(**{**said, "tokens_L": torch.tensor(said["tokens_L"]), "log_q_L": log_q_L})
 
@@ -182,31 +100,31 @@ class _Row:
 class Run:
     """The loop, on a model that is ready."""
 
-    def __init__(self, how: _How, ready: Ready) -> None:
+    def __init__(self, how: How, ready: Ready) -> None:
         self.how, self.ready = how, ready
         self.process, self.mask_id = how.checkpoint.process, ready.states.mask
 
     def all(
-        self, wanted: list[Template], batch: int | None, ranks: Ranks, report: Callable[[list[_Row]], None]
-    ) -> list[_Row]:
+        self, wanted: list[Tensor], batch: int | None, ranks: Ranks, report: Callable[[list[Row]], None]
+    ) -> list[Row]:
         """This process's share, batches of equal length together; then everybody's, in order."""
         size = batch or usual_batch(self.ready.model, self.ready.device)
         by_length: dict[int, list[int]] = {}
         for index in range(ranks.rank, len(wanted), ranks.world):
-            by_length.setdefault(wanted[index].length, []).append(index)
-        rows: list[_Row] = []
+            by_length.setdefault(len(wanted[index]), []).append(index)
+        rows: list[Row] = []
         for indices in by_length.values():
             for start in range(0, len(indices), size):
                 part = indices[start : start + size]
-                rows += self.batch(part, torch.stack([wanted[index].tokens_L for index in part]))
+                rows += self.batch(part, torch.stack([wanted[index] for index in part]))
                 report(rows[-len(part) :])
         if ranks.world > 1:
             shares = ranks.gather([row.to_json() for row in rows])
-            rows = [_Row.from_json(row) for share in shares for row in share]
+            rows = [Row.from_json(row) for share in shares for row in share]
         return sorted(rows, key=lambda row: row.index)
 
     @torch.inference_mode()
-    def batch(self, indices: list[int], given_BL: Tensor) -> list[_Row]:
+    def batch(self, indices: list[int], given_BL: Tensor) -> list[Row]:
         """The loop: for every step a move, one forward of the rows it touches, head and draw where it draws."""
         blank_BL = given_BL < 0
         self.ready.expect(*given_BL.shape)  # a step may touch fewer rows
@@ -229,7 +147,7 @@ class Run:
                             f"{self.ready.precision}; take another checkpoint, or precision fp32")  # fmt: skip
         if not self.process.by_plan:
             log_q_BL.fill_(torch.nan)  # what was drawn is a path; the law of the text alone is not known
-        return [_Row(i, z_BL[b], log_q_BL[b], nfe[b], drawn_in) for b, i in enumerate(indices)]
+        return [Row(i, z_BL[b], log_q_BL[b], nfe[b], drawn_in) for b, i in enumerate(indices)]
 
     def _start(self, indices: list[int], given_BL: Tensor) -> State:
         """Nothing drawn yet; the noise of every sample from its own stream."""
@@ -278,7 +196,8 @@ class Run:
         state.nfe_B[move.rows_R] += 1
         step = Step(self.ready, h_ND, move.local_M, move.reveal_M, L, self.how.law, posterior)
         if move.quota_B is not None:
-            step = step.chosen(self._keep(step, move).to(move.reveal_M.device).nonzero()[:, 0])
+            assert self.how.plan is not None
+            step = step.chosen(choose(self.how.plan.rule, step, move).to(move.reveal_M.device).nonzero()[:, 0])
         at_M = step.flat_M.to(state.uniform_BL.device)
         if move.argmax:
             parts = [categorical.argmax(step.logits(part), self.mask_id, self.how.law) for part in step.parts()]
@@ -298,12 +217,6 @@ class Run:
             return self.process.posterior(log_p_CV, z_C, s, t, self.ready.states)
 
         return law
-
-    def _keep(self, step: Step, move: Move) -> Tensor:
-        """Which candidates an adaptive plan reveals: its law at all of them, in chunks."""
-        assert self.how.plan is not None
-        assert self.how.plan.rule is not None
-        return choose(self.how.plan.rule, step, move)
 
     def _legacy_moves(self, indices: list[int], state: State) -> Iterator[Move]:
         """The published algorithm does its own drawing: the moves only say that a step has passed."""
@@ -328,31 +241,30 @@ class Run:
 
 def choose(rule: Any, step: Step, move: Move) -> Tensor:
     """Which candidates of a step an adaptive plan reveals: (M,) bool on the CPU."""
-    assert move.quota_B is not None
-    assert move.tie_M is not None
+    assert move.quota_B is not None and move.tie_M is not None  # noqa: PT018
     parts = [rule.confidence(step.shaped(part).log_softmax(-1)).cpu() for part in step.parts()]
     confidence_M = torch.cat(parts)
     passing_M = None if rule.threshold is None else rule.passes(confidence_M)
     return keep_most_confident(confidence_M, step.row_M.cpu(), move.quota_B, move.tie_M, passing_M)
 
 
-def _collect(rows: list[_Row], wanted: list[Template], forwards: int, run: Run) -> Samples:
+def collect(rows: list[Row], wanted: list[Tensor], forwards: int, run: Run) -> Samples:
     """The samples and their record."""
-    n, longest = len(rows), max(template.length for template in wanted)
+    n, longest = len(rows), max(map(len, wanted))
     tokens_nL = torch.full((n, longest), -1)
     log_q_nL = torch.zeros(n, longest, dtype=torch.float64)
     given_nL = torch.ones(n, longest, dtype=torch.bool)
-    for i, (row, template) in enumerate(zip(rows, wanted, strict=True)):
-        tokens_nL[i, : template.length] = row.tokens_L
-        given_nL[i, : template.length] = ~template.blank_L
-        log_q_nL[i, : template.length] = torch.where(template.blank_L, row.log_q_L, 0)
+    for i, (row, template_L) in enumerate(zip(rows, wanted, strict=True)):
+        here = slice(len(template_L))
+        tokens_nL[i, here], given_nL[i, here] = row.tokens_L, template_L >= 0
+        log_q_nL[i, here] = torch.where(template_L < 0, row.log_q_L, 0)
     nfe_n = torch.tensor([row.nfe for row in rows])
     codec = run.how.checkpoint.tokenizer
     text = codec.decode_batch([row.tokens_L.tolist() for row in rows]) if codec else []
     return Samples(tokens_nL, given_nL, log_q_nL, nfe_n, text, _record(rows, nfe_n, forwards, run))
 
 
-def _record(rows: list[_Row], nfe_n: Tensor, forwards: int, run: Run) -> dict[str, Any]:
+def _record(rows: list[Row], nfe_n: Tensor, forwards: int, run: Run) -> dict[str, Any]:
     """What was really run: the dtype of the draw and the forwards are observed, not repeated from the options."""
     how, law = run.how, run.how.law
     unused = how.plan is not None and by_threshold(how.plan)

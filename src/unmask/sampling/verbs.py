@@ -11,13 +11,21 @@ from torch import Tensor
 
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
+from unmask.core.ranks import joined
 from unmask.core.verbs import verb
-from unmask.inference.step_law import StepLaw
-from unmask.plans.grids import Grid
-from unmask.plans.plan import Blocks, Confidence, Plan, make_plan
+from unmask.inference.categorical import Law
+from unmask.inference.ready import make_ready
+from unmask.inference.step_law import StepLaw, make_step_law
+from unmask.models.denoiser import check_denoiser
+from unmask.plans.grids import Grid, make_grid
+from unmask.plans.plan import Blocks, Confidence, Plan, choose_grid, make_plan
 from unmask.plans.remask import Remask
-from unmask.sampling import sample as loop
+from unmask.processes import Process
+from unmask.sampling.infill import templates
+from unmask.sampling.sample import LEGACY, Callback, Finished, How, Row, Run, collect
 from unmask.sampling.samples import Samples
+
+PLAN = "golden"  # where nobody says
 
 
 @verb
@@ -46,8 +54,8 @@ def sample(
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     precision: Literal["auto", "bf16", "fp32"] = "auto",
     compile: bool = False,
-    callback: loop.Callback | None = None,
-    finished: loop.Finished | None = None,
+    callback: Callback | None = None,
+    finished: Finished | None = None,
 ) -> Samples:
     """Write text, from nothing, from a prompt, or around words that stand:
 
@@ -90,15 +98,49 @@ def sample(
         callback: called after every step with what stands (a StepView)
         finished: called with each batch of this process that is done, and the numbers of its samples
     """
+    checkpoint = model if isinstance(model, Checkpoint) else load(model)
+    check_denoiser(checkpoint.model)
     if remask is None and eta is not None:
         raise UserError("eta belongs to remask: say which rule, cap, rescale or confidence")
-    return loop.sample(
-        model if isinstance(model, Checkpoint) else load(model), how_many(n, prompt, suffix, length, infill), steps,
-        length=length, plan=_chosen(plan, block_size, threshold), grid=grid, step_law=step_law,
-        remask=Remask(remask, eta) if isinstance(remask, str) else remask, temperature=temperature, top_p=top_p,
-        top_k=top_k, draw=draw, prompt=prompt, suffix=suffix, infill=infill, seed=seed, batch=batch, device=device,
-        precision=precision, compile=compile, callback=callback, finished=finished,
-    )  # fmt: skip
+    if batch is not None and batch < 1:
+        raise UserError(f"batch must be at least 1, not {batch}")
+    law = Law(temperature, top_p, top_k, "fp32" if draw == LEGACY else draw)
+    remask = Remask(remask, eta) if isinstance(remask, str) else remask
+    chosen, made = _plan_and_grid(checkpoint.process, _chosen(plan, block_size, threshold), grid, steps)
+    law_of_step = make_step_law(step_law or checkpoint.step_law)
+    how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback)
+    how.check()
+    n = how_many(n, prompt, suffix, length, infill)
+    with joined(device) as ranks:
+        run = Run(how, make_ready(checkpoint.model, ranks.device, precision, compile))
+        wanted = templates(
+            n, longest=checkpoint.model.length, states=run.ready.states, tokenizer=checkpoint.tokenizer, length=length,
+            prompt=prompt, suffix=suffix, infill=infill,
+        )  # fmt: skip
+
+        def report(rows: list[Row]) -> None:
+            if finished is not None:
+                indices = [row.index for row in rows]
+                finished(collect(rows, [wanted[i] for i in indices], run.ready.forwards, run), indices)
+
+        rows = run.all(wanted, batch, ranks, report)
+        forwards = sum(ranks.gather(run.ready.forwards))
+    return collect(rows, wanted, forwards, run)
+
+
+def _plan_and_grid(
+    process: Process, plan: Plan | None, grid: str | Path | Sequence[float] | Grid | None, steps: int | None
+) -> tuple[Plan | None, Grid]:
+    """A plan and its grid; for a process that goes by no plan, a grid of times."""
+    if process.by_plan:
+        chosen = plan or make_plan(PLAN)
+        return chosen, choose_grid(chosen, grid, steps)
+    if plan is not None:
+        raise UserError(f"the process {process.name} draws every position at every step: leave out the plan")
+    made = make_grid(grid or "uniform", steps)
+    if made.by != "time" or made.argmax_tail:
+        raise UserError(f"the process {process.name} goes on a grid of times: take uniform or cosine, not {made.name}")
+    return None, made
 
 
 def how_many(n: int | None, *each: object) -> int:
@@ -111,7 +153,7 @@ def _chosen(plan: str | Plan | None, block_size: int | None, threshold: float | 
     """A plan with its own settings; None: the process's own."""
     if plan is None and block_size is None and threshold is None:
         return None
-    chosen = make_plan(plan or loop.PLAN)
+    chosen = make_plan(plan or PLAN)
     if block_size is not None:
         if not isinstance(chosen, Blocks):
             raise UserError(f"block_size is for the plan blocks, not {chosen.name}")

@@ -28,8 +28,8 @@ from unmask.metrics import registry
 from unmask.metrics.nelbo import elbo, nelbo
 from unmask.metrics.texts import Texts, of_samples
 from unmask.sampling.causal import sample_causal
-from unmask.sampling.sample import sample
 from unmask.sampling.samples import Samples
+from unmask.sampling.verbs import sample
 from unmask.studies.entries import Entry
 from unmask.studies.fingerprint import causal_behaviour
 from unmask.studies.measure import Measure

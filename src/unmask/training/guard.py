@@ -14,7 +14,7 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError, unknown
 from unmask.metrics.diversity import repeated
 from unmask.metrics.gen_ppl import unigram_entropy
-from unmask.sampling.sample import sample
+from unmask.sampling.verbs import sample
 
 Action = Literal["warn", "stop"]
 SAMPLES, LENGTH, STEPS, ORDER = 32, 64, 8, 4  # samples, tokens of each at most, steps, n of the n-grams
@@ -72,8 +72,8 @@ class Guard:
     def look(self, student: Checkpoint, *, elbo: float, tau_product: float, device: str = "auto") -> Look:
         """Draw and compare. All processes call this together."""
         length = min(LENGTH, student.model.length)
-        drawn = sample(student, SAMPLES, min(STEPS, length), length=length, seed=self.seed, device=device)
-        rows = drawn.tokens.tolist()
+        steps, how = min(STEPS, length), {"length": length, "seed": self.seed, "device": device}
+        rows = sample(student, SAMPLES, steps, **how).tokens.tolist()  # type: ignore[arg-type]
         seen = {
             "entropy": float(unigram_entropy(rows).mean()),
             "repeated": repeated(rows, max(1, min(ORDER, length - 1))).value,

@@ -22,7 +22,7 @@ from unmask.metrics.judges import Judge
 from unmask.metrics.score import Ratio, Score
 from unmask.metrics.texts import of_samples
 from unmask.plans.grids import usual_grid
-from unmask.sampling.sample import sample
+from unmask.sampling.verbs import sample
 
 USUAL_PLAN = "golden"  # that texts are drawn on where nobody says
 
@@ -54,7 +54,8 @@ def round_table(
     how: dict[str, Any] = {"plan": plan, "grid": usual_grid(plan)} if teacher.process.by_plan else {}
 
     def row(name: str, checkpoint: Checkpoint, temperature: float, elbo: Any, about: Any) -> dict[str, Any]:
-        drawn = sample(checkpoint, samples, steps, **how, temperature=temperature, seed=seed, device=device)
+        settings = {**how, "temperature": temperature, "seed": seed, "device": device}
+        drawn = sample(checkpoint, samples, steps, **settings)
         texts = of_samples(drawn, checkpoint.tokenizer)
         entropy = Score.of(Ratio.mean(unigram_entropy(texts.rows)), "nats", {}, seed=seed)
         judged = _brief(gen_ppl(texts, judge, protocol=PROTOCOL, seed=seed).ppl) if judge else None
