@@ -43,31 +43,19 @@ def check_settings(trainer: Trainer) -> None:
 def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader, ranks: Ranks) -> None:
     """A model, an objective and data that go together, on these processes."""
     if data.length > model.length:
-        raise UserError(
-            f"sequences of {data.length} tokens are longer than the model's {model.length}: "
-            "use a shorter length, or a model with a larger one"
-        )
+        raise UserError(f"sequences of {data.length} tokens are longer than the model's {model.length}: shorten them")
     mask_is_last = model.mask_id == model.vocab_size - 1  # else it is one of the tokenizer's own tokens
     size = data.tokenizer.size + mask_is_last
     if size > model.vocab_size or (mask_is_last and size < model.vocab_size):
-        raise UserError(
-            f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
-            f"{model.vocab_size} states with the mask: prepare the text with the model's tokenizer"
-        )
-    if model.mask_id is not None and any(
-        bool((batch.tokens_BL == model.mask_id).any()) for batch in data.eval_batches(min(8, data.blocks), 1)
-    ):
-        raise UserError(
-            f"the model's mask, state {model.mask_id}, is a token of the text: make it a token that text never has, or "
-            "the state after the tokenizer's"
-        )
+        raise UserError(f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
+                        f"{model.vocab_size} states: prepare the text with the model's tokenizer")  # fmt: skip
+    few = data.eval_batches(min(8, data.blocks), 1)
+    if model.mask_id is not None and any(bool((batch.tokens_BL == model.mask_id).any()) for batch in few):
+        raise UserError(f"the model's mask, state {model.mask_id}, is a token of the text: take one it never has")
     if not trainable(model):
         raise UserError("no parameter of the model takes gradients: there is nothing to train")
     if isinstance(objective, AR) != is_causal(model):
-        raise UserError(
-            "the objective AR and a causal model belong together: use AR with DiT(causal=True), and any "
-            "other objective with DiT(causal=False)"
-        )
+        raise UserError("AR is for a causal model, DiT(causal=True), and any other objective for one that is not")
     if trainer.precision == "bf16" and ranks.device.type == "cpu":
         raise UserError("bf16 is for GPUs: on the CPU take precision fp32")
     if trainer.parallel == "fsdp" and not ranks.grouped:
@@ -79,10 +67,8 @@ def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader, 
 def check_watched(trainer: Trainer, objective: Objective, guard: Guard | None) -> None:
     """Rounds that last as long as the training, a guard that has something to look at."""
     if isinstance(objective, Rounds) and trainer.steps > objective.steps:
-        raise UserError(
-            f"{trainer.steps} steps are more than {objective.curriculum.rounds} rounds of {objective.round_steps}: "
-            f"take at most {objective.steps} steps, or more rounds"
-        )
+        rounds = f"{objective.curriculum.rounds} rounds of {objective.round_steps}"
+        raise UserError(f"{trainer.steps} steps are more than {rounds}: take at most {objective.steps}, or more rounds")
     if guard is not None and not trainer.eval_every:
         raise UserError("the guard looks at the student when it is evaluated: give --eval_every, or use --guard off")
 

@@ -67,7 +67,7 @@ class _Copied(Wrapped):
 
 
 class _Sharded(Wrapped):
-    def __init__(self, student: nn.Module, ranks: Ranks, blocks: Iterable[nn.Module], methods: Sequence[str]) -> None:
+    def __init__(self, student: nn.Module, ranks: Ranks, blocks: Iterable[nn.Module]) -> None:
         super().__init__(student)
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
@@ -78,7 +78,7 @@ class _Sharded(Wrapped):
         for block in blocks:
             fully_shard(block, mesh=mesh)
         self._root: Any = fully_shard(student, mesh=mesh)
-        for method in methods:
+        for method in ("features", "logits"):  # besides `forward`
             register_fsdp_forward_method(student, method)
 
     @contextmanager
@@ -90,22 +90,13 @@ class _Sharded(Wrapped):
         self._root.reshard()
 
 
-def wrap(
-    student: nn.Module,
-    ranks: Ranks,
-    kind: Kind = "auto",
-    *,
-    blocks: Iterable[nn.Module] = (),
-    methods: Sequence[str] = (),
-) -> Wrapped:
+def wrap(student: nn.Module, ranks: Ranks, kind: Kind = "auto", blocks: Iterable[nn.Module] = ()) -> Wrapped:
     """Spread a student, on its device, over the processes. "auto" is DDP, or nothing for a process that stands alone.
 
-    FSDP2 shards it in place, gathers `blocks` one at a time, and must know the `methods` besides `forward` that use its
-    parameters.
+    FSDP2 shards it in place and gathers `blocks` one at a time.
     """
     if kind == "fsdp":
-        assert ranks.grouped, "FSDP2 needs a process group"
-        return _Sharded(student, ranks, blocks, methods)
+        return _Sharded(student, ranks, blocks)
     return _Copied(student) if ranks.world > 1 else Wrapped(student)
 
 

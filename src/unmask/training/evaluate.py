@@ -49,8 +49,7 @@ class Likelihood:
 
 def with_stderr(value: float, stderr: float | None, digits: int = 4) -> str:
     """A number and its standard error, where it has one."""
-    beside = "" if stderr is None else f" ± {stderr:.{digits}f}"
-    return f"{value:.{digits}f}{beside}"
+    return f"{value:.{digits}f}" + ("" if stderr is None else f" ± {stderr:.{digits}f}")
 
 
 @torch.no_grad()
@@ -69,10 +68,8 @@ def likelihood(
     All processes call this together and share the sequences; each runs the same number of forward passes.
     """
     if data.blocks < ranks.world:
-        raise UserError(
-            f"the {data.split} split has {data.blocks} blocks of {data.length} tokens, fewer than the "
-            f"{ranks.world} processes that share it: hold out more text, or use --eval_every 0"
-        )
+        raise UserError(f"the {data.split} split has {data.blocks} blocks of {data.length} tokens for {ranks.world} "
+                        "processes: hold out more text, or use --eval_every 0")  # fmt: skip
     total = max(ranks.world, min(sequences, data.blocks) // ranks.world * ranks.world)
     score = _scorer(student, process, total, data.length)
     values_T = torch.zeros(total, dtype=torch.float32, device=ranks.device)
@@ -80,10 +77,8 @@ def likelihood(
         share = len(batch.tokens_BL) // ranks.world
         rows = slice(ranks.rank * share, (ranks.rank + 1) * share)
         places = slice(batch.start + rows.start, batch.start + rows.stop)
-        x0_BL = to_device(batch.tokens_BL[rows], ranks.device)
         with autocast():
-            value_B = score(x0_BL, places)
-        values_T[places] = value_B.float()
+            values_T[places] = score(to_device(batch.tokens_BL[rows], ranks.device), places).float()
     values_T = ranks.sum(values_T).cpu().double()
     stderr = float(values_T.std()) / math.sqrt(total) if total > 1 else None
     return Likelihood("nll" if process is None else "elbo", float(values_T.mean()), stderr, total)
@@ -102,10 +97,7 @@ def _scorer(student: Denoiser, process: Process | None, total: int, length: int)
 
 
 def half_masked(data: Loader, mask_id: int | None) -> Tensor:
-    """A few sequences evenly spaced over the loader's split, half of the positions of each masked, always the same.
-
-    Without a mask they are as they are.
-    """
+    """A few sequences evenly spaced over the loader's split, half of each masked (where there is a mask)."""
     count = min(ATTENTION_SEQUENCES, data.blocks)
     x0_BL = torch.cat([batch.tokens_BL for batch in data.eval_batches(count, count)])
     if mask_id is None:

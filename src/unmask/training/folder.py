@@ -90,10 +90,8 @@ class RunFolder:
                 sessions, before = list(run["sessions"]), int(run["config"]["trainer"]["steps"])
                 changed = differences(run["config"], config, free)
         if changed and self._anything_kept():
-            raise UserError(
-                f"{self.path} holds a run with another config ({'; '.join(changed)}): "
-                "repeat its options, or name another --out"
-            )
+            raise UserError(f"{self.path} holds a run with another config ({'; '.join(changed)}): repeat its options, "
+                            "or name another --out")  # fmt: skip
         if changed:
             sessions = []  # it stopped before its first state: another run may take the place
         with os_errors("write", self.path):
@@ -102,10 +100,8 @@ class RunFolder:
                 sweep(folder)
         step, exported = max(self.states(), default=0), self._exported_step()
         if exported > 0 and step == 0 and exported != steps:
-            raise UserError(
-                f"{self.path} holds the checkpoint of step {exported} and no training state to go on from: name "
-                f"another --out, or remove {self.path} to start again"
-            )
+            raise UserError(f"{self.path} holds the checkpoint of step {exported} and no training state to go on from: "
+                            "name another --out, or remove it to start again")  # fmt: skip
         write_json(about, {"config": config, "sessions": [*sessions, {"step": step, **session}]})
         return Found(step, before, sessions[-1] if sessions else None, exported == steps)
 
@@ -133,10 +129,8 @@ class RunFolder:
         """The student of a round that is over."""
         path = self.round(number)
         if not path.is_dir():
-            raise UserError(
-                f"{path} is gone, and the round that was begun needs it as its teacher: put it back, or remove "
-                f"{self.path} and start again"
-            )
+            raise UserError(f"{path} is gone, and the round that was begun needs it as its teacher: put it back, or "
+                            f"remove {self.path} and start again")  # fmt: skip
         return load(path, weights=weights)
 
     def save(self, step: int, tensors: Mapping[str, Tensor], facts: dict[str, Any], keep: int) -> None:

@@ -54,10 +54,6 @@ class Look:
     values: dict[str, float]
     crossed: dict[str, str]  # by bound: in words
 
-    @property
-    def line(self) -> str:
-        return "; ".join(self.crossed.values())
-
 
 class Guard:
     """Looks at a student now and then. What it sees first is what it compares with."""
@@ -80,13 +76,8 @@ class Guard:
             "elbo": elbo,
         }
         self._first = first = self._first or seen
-        values = {
-            "entropy": seen["entropy"],
-            "repeated": seen["repeated"],
-            "elbo_drift": elbo - first["elbo"],
-            "tau_product": tau_product,
-        }
-        return Look(values, self._crossed(seen, first, tau_product))
+        values = {"entropy": seen["entropy"], "repeated": seen["repeated"], "elbo_drift": elbo - first["elbo"]}
+        return Look(values | {"tau_product": tau_product}, self._crossed(seen, first, tau_product))
 
     def _crossed(self, seen: dict[str, float], first: dict[str, float], tau_product: float) -> dict[str, str]:
         """The bounds that are crossed, each in words. A NaN crosses."""
@@ -94,10 +85,7 @@ class Guard:
         gain, drift = seen["repeated"] - first["repeated"], seen["elbo"] - first["elbo"]
         found = {
             "entropy_drop": (drop, f"sample entropy {seen['entropy']:.3f} nats is {drop:.3f} below the teacher's"),
-            "repetition_rise": (
-                gain,
-                f"{seen['repeated']:.3f} of the n-grams repeat, {gain:.3f} more than the teacher's",
-            ),
+            "repetition_rise": (gain, f"{seen['repeated']:.3f} of n-grams repeat, {gain:.3f} more than the teacher's"),
             "elbo_rise": (drift, f"ELBO {seen['elbo']:.3f} nats/token is {drift:.3f} above the teacher's"),
         }
         crossed = {name: text for name, (value, text) in found.items() if not value <= getattr(bounds, name)}
@@ -117,8 +105,5 @@ class Guard:
     def restore(self, saved: dict[str, Any] | None) -> None:
         """Go on from a saved state."""
         if saved is None:
-            raise UserError(
-                "this run has done its steps so far without a guard, which therefore does not know the teacher's "
-                "numbers: go on with --guard off"
-            )
+            raise UserError("this run began without a guard, which has no teacher's numbers: go on with --guard off")
         self._first, self._crossed_before = saved["first"], set(saved["crossed"])

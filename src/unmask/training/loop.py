@@ -52,17 +52,9 @@ class Run:
     """One session of a run: the state in memory, and the loop."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        model: Any,
-        objective: Objective,
-        data: Loader,
-        held_out: Loader | None,
-        ranks: Ranks,
-        folder: RunFolder | None,
-        config: dict[str, Any],
-        guard: Guard | None = None,
-    ) -> None:
+        self, trainer: Trainer, model: Any, objective: Objective, data: Loader, held_out: Loader | None, ranks: Ranks,
+        folder: RunFolder | None, config: dict[str, Any], guard: Guard | None = None,
+    ) -> None:  # fmt: skip
         self.trainer, self.objective, self.data, self.held_out, self.ranks = trainer, objective, data, held_out, ranks
         self.folder, self.config, self.causal, self.guard = folder, config, is_causal(model), guard
         self.rounds = objective if isinstance(objective, Rounds) else None
@@ -168,9 +160,7 @@ class Run:
         rounds.enter(number, student)
 
     def _gradients(self, step: int) -> Tensor:
-        """Backward through every micro-batch of this process. Returns sums over all processes: those of `_terms`, and
-        how many are asked to stop.
-        """
+        """Backward through every micro-batch. Returns sums over all processes: `_terms`, and how many are to stop."""
         trainer = self.trainer
         first = self.ranks.rank * self.share
         sums: Tensor | None = None
@@ -260,14 +250,9 @@ class Run:
             return
         with self.student.averaged() as model:
             self.score = score = likelihood(
-                model,
-                self.held_out,
-                sequences=self.trainer.eval_batches * self.trainer.batch,
-                micro_batch=self.micro_batch,
-                process=None if self.causal else self._process,
-                ranks=self.ranks,
-                autocast=self._autocast,
-            )
+                model, self.held_out, sequences=self.trainer.eval_batches * self.trainer.batch, ranks=self.ranks,
+                micro_batch=self.micro_batch, process=None if self.causal else self._process, autocast=self._autocast,
+            )  # fmt: skip
             attention = self._attend(model, self.held_out)
         values = {score.kind: score.nats, f"{score.kind}_stderr": score.stderr, "perplexity": score.perplexity}
         look = self._look(score) if self.guard else None
@@ -307,7 +292,7 @@ class Run:
             good = max(self.folder.states(), default=0) if self.folder else 0
             saved = f"step {good} is saved" if good else "nothing was saved yet"
             raise UserError(
-                f"the guard stopped the run at step {done}: {look.line}; {saved}: "
+                f"the guard stopped the run at step {done}: {'; '.join(look.crossed.values())}; {saved}: "
                 "go on with --guard warn, or start anew with tau nearer to 1"
             )
         if news := guard.news(look):

@@ -60,8 +60,7 @@ def step_with(
 def moments(model: nn.Module, optimiser: torch.optim.AdamW) -> dict[str, Tensor]:
     """The optimiser's tensors by parameter name: m (first moment), v (second moment), n (steps taken).
 
-    A fresh optimiser has none yet; it is given zeros, which is how AdamW starts, so that a saved state has a place
-    to go.
+    A fresh optimiser is given zeros, which is how AdamW starts, so that a saved state has a place to go.
     """
     found: dict[str, Tensor] = {}
     for name, parameter in trainable(model).items():

@@ -28,28 +28,12 @@ USUAL_PLAN = "golden"  # that texts are drawn on where nobody says
 
 
 def round_table(
-    out: Path,
-    teacher: Checkpoint,
-    *,
-    plan: str = USUAL_PLAN,
-    judge: Judge | None = None,
-    samples: int = 32,
-    steps: int = 16,
-    seed: int = 0,
-    device: str = "auto",
+    out: Path, teacher: Checkpoint, *, plan: str, judge: Judge | None, samples: int, steps: int, seed: int, device: str
 ) -> None:
     """Draw from every student in a run's folder and from its teacher, and write `rounds.json` there: for each its
     name, temperature, NFE, unigram entropy, Gen PPL (with a judge), held-out ELBO (where the run evaluated) and round.
 
-    Args:
-        out: the run's folder
-        teacher: the first teacher; its tokenizer is the run's
-        plan: the plan on which texts are drawn, on its usual grid: the one that the students were distilled on, say
-        judge: for Gen PPL, by the protocol mdlm
-        samples: texts drawn from each
-        steps: in which they are drawn
-        seed: of the draws, the same for all
-        device: where
+    Texts are drawn on the plan with its usual grid; the judge reads by the protocol mdlm.
     """
     how: dict[str, Any] = {"plan": plan, "grid": usual_grid(plan)} if teacher.process.by_plan else {}
 

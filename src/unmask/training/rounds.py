@@ -158,16 +158,12 @@ def make_rounds(
     kind, known = method_named(name), takes(name)
     given = {key: value for key, value in settings.items() if value is not None}
     for key in sorted(given.keys() - known):
-        users = ", ".join(user for user in METHODS if key in takes(user))
-        raise UserError(
-            f"{key} is a setting of {users or 'no method'}: the method {name} has no use for it, leave it out"
-        )
+        users = ", ".join(user for user in METHODS if key in takes(user)) or "no method"
+        raise UserError(f"{key} is a setting of {users}: the method {name} has no use for it, leave it out")
     has_gap = "delta" in known
     if "plan" in given and locked_plan(given["plan"]).for_steps and not has_gap and "plan_steps" not in given:
-        raise UserError(
-            f"the plan {given['plan']} is made for one number of steps, which {name} does not know: take another plan"
-            + (", or give plan_steps" if "plan_steps" in known else "")
-        )
+        cure = "give plan_steps, or take another plan" if "plan_steps" in known else "take another plan"
+        raise UserError(f"the plan {given['plan']} is made for one number of steps, which {name} does not know: {cure}")
     usual = kind.curriculum if issubclass(kind, Distillation) else Curriculum(tau_start=1.0, tau_drop=0.0)
     rounds = usual.rounds if rounds is None else rounds
     delta = given.pop("delta", usual.delta_start if has_gap else NO_GAP)

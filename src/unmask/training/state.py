@@ -103,10 +103,7 @@ def _seal(filling: Path, path: Path, tensors: Mapping[str, Tensor], facts: dict[
     """Write the index and give the folder its name. The first process does this after all others have written."""
     for part in written:
         if not (filling / part["file"]).is_file():
-            raise UserError(
-                f"{part['file']} was written by another machine and is not seen here: "
-                f"all machines must share the folder {path.parent}"
-            )
+            raise UserError(f"{part['file']} is not seen here: all machines must share the folder {path.parent}")
     table = {
         name: {
             "dtype": str(tensor.dtype),

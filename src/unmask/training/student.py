@@ -38,8 +38,7 @@ class Student:
         self._empty = emptied(model)
         if trainer.compile:
             family_of(model).compile(model)
-        blocks = family_of(model).blocks(model)
-        self.wrapped = wrap(model, ranks, trainer.parallel, blocks=blocks, methods=("features", "logits"))
+        self.wrapped = wrap(model, ranks, trainer.parallel, family_of(model).blocks(model))
         self.optimiser = adamw(model, betas=(trainer.beta1, trainer.beta2), weight_decay=trainer.weight_decay)
         self.ema = EMA(model, trainer.ema)
 
@@ -78,10 +77,8 @@ class Student:
     def holding(self, trained: Mapping[str, Tensor]) -> Any:
         """The same with these trained parameters; all others are the run's own."""
         own = trainable(self.model)
-        weights = {
-            name: trained[name].to(value.dtype) if name in own else _gathered(value)
-            for name, value in self.model.named_parameters()
-        }
+        weights = {name: _gathered(value) for name, value in self.model.named_parameters() if name not in own}
+        weights |= {name: trained[name].to(value.dtype) for name, value in own.items()}
         place = "cpu" if any(map(is_sharded, own.values())) else self.ranks.device
         return filled(self._empty, weights).to(place).eval()
 

@@ -6,8 +6,8 @@ Running `fit` again with the same options continues the run in `out`; with other
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -106,14 +106,9 @@ class Trainer:
         return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in changed)})"
 
     def fit(
-        self,
-        model: Any,
-        objective: Objective,
-        data: Loader | Path | str,
-        *,
-        facts: Mapping[str, Any] | None = None,
+        self, model: Any, objective: Objective, data: Loader | Path | str, *, facts: Mapping[str, Any] | None = None,
         guard: Guard | None = None,
-    ) -> Checkpoint:
+    ) -> Checkpoint:  # fmt: skip
         """Train `model` in place (it ends with the raw weights); the checkpoint returned holds the averaged ones.
 
         Of a finished run whose raw weights are gone, both are the averaged ones.
@@ -125,7 +120,11 @@ class Trainer:
             facts: what else makes this run what it is (JSON); a rerun with other facts is refused
             guard: looks at the student at every evaluation
         """
-        with joined(self.device) as ranks, _own_randomness(ranks.device), torch.enable_grad():
+        with ExitStack() as stack:
+            ranks = stack.enter_context(joined(self.device))
+            # dropout draws from torch's global generators, seeded anew at every step: the caller's are put back
+            stack.enter_context(torch.random.fork_rng([ranks.device] if ranks.device.type == "cuda" else []))
+            stack.enter_context(torch.enable_grad())
             loader = data if isinstance(data, Loader) else Loader([ShardSet.open(data)], model.length, seed=self.seed)
             check_fit(self, model, objective, loader, ranks)
             check_watched(self, objective, guard)
@@ -136,46 +135,34 @@ class Trainer:
             if self.out is None:
                 return Run(self, model, objective, loader, held_out, ranks, None, config, guard).go(0)
             folder = RunFolder(Path(self.out), ranks)
-            with folder.held():
-                start, finished = self._claim(folder, config, ranks)
-                if finished:
-                    note(f"{folder.path} is finished: all {self.steps} steps are done", ranks.first)
-                    kept: Literal["raw", "ema"] = "raw" if has_raw(folder.checkpoint) else "ema"
-                    model.to(ranks.device).load_state_dict(plain(load(folder.path, weights=kept).model).state_dict())
-                    return load(folder.path, device=ranks.device)
-                if start:
-                    note(f"{folder.path} goes on from step {start} of {self.steps}", ranks.first)
-                return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)
+            stack.enter_context(folder.held())
+            start, finished = self._claim(folder, config, ranks)
+            if finished:
+                note(f"{folder.path} is finished: all {self.steps} steps are done", ranks.first)
+                kept: Literal["raw", "ema"] = "raw" if has_raw(folder.checkpoint) else "ema"
+                model.to(ranks.device).load_state_dict(plain(load(folder.path, weights=kept).model).state_dict())
+                return load(folder.path, device=ranks.device)
+            if start:
+                note(f"{folder.path} goes on from step {start} of {self.steps}", ranks.first)
+            return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)
 
     def _config(self, model: Any, objective: Objective, data: Loader, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Everything the weights of the run depend on, and a little more, as JSON can hold it."""
         settings = dataclasses.asdict(self)
         del settings["out"]
-        return {
-            "trainer": settings,
-            "objective": describe(objective),
-            "family": family_of(model).name,
-            "model": config_to_json(model),
-            "data": describe_data(data),
-            "facts": dict(facts),
-        }
+        kind, shape = family_of(model).name, config_to_json(model)
+        about = {"family": kind, "model": shape, "data": describe_data(data), "facts": dict(facts)}
+        return {"trainer": settings, "objective": describe(objective), **about}
 
     def _claim(self, folder: RunFolder, config: dict[str, Any], ranks: Ranks) -> tuple[int, bool]:
         """The step to start from, and whether all are done. Says if this session computes otherwise than the last."""
-        session = {
-            "threads": torch.get_num_threads(),
-            "processes": ranks.world,
-            "device": device_name(ranks.device).split(",")[0],
-            "torch": str(torch.__version__),
-            "micro_batch": self.micro_batch,
-        }
+        session = {"threads": torch.get_num_threads(), "processes": ranks.world, "torch": str(torch.__version__)}
+        session |= {"device": device_name(ranks.device).split(",")[0], "micro_batch": self.micro_batch}
         found = folder.claim(config, session, FREE, self.steps)
         start, last = found.step, found.session or {}
         if start > self.steps:
-            raise UserError(
-                f"{folder.path} has already done {start} steps, and {self.steps} are asked for: "
-                "give more --steps (in a distillation --rounds), or another --out"
-            )
+            raise UserError(f"{folder.path} has already done {start} steps, and {self.steps} are asked for: give more "
+                            "--steps (in a distillation --rounds), or another --out")  # fmt: skip
         if start and found.steps != self.steps and self.decay != "constant":
             longer = f"steps {found.steps} -> {self.steps}: the {self.decay} decay now ends at step {self.steps}"
             note(f"{longer}; the weights will not be those of a run that was so long from the start", ranks.first)
@@ -184,10 +171,3 @@ class Trainer:
             warning = "since the last session: the weights will not be bit for bit those of an undisturbed run"
             note(f"{', '.join(changed)} {warning}", ranks.first)
         return start, found.finished
-
-
-@contextmanager
-def _own_randomness(device: torch.device) -> Iterator[None]:
-    """Dropout draws from torch's global generators, seeded anew at every step; the caller's are put back at the end."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
