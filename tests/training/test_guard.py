@@ -44,7 +44,7 @@ def test_it_measures_entropy_repetition_and_drift(uniform, parrot):
     assert look.values["repeated"] == pytest.approx(8 / 9)  # 9 equal 4-grams in 12 tokens
     assert look.values["elbo_drift"] == pytest.approx(0.25)
     assert look.crossed.keys() == {"entropy_drop", "repetition_rise"}
-    assert "\n" not in look.line
+    assert "\n" not in "; ".join(look.crossed.values())
     far = guard.look(parrot, elbo=float("nan"), tau_product=0.4, device="cpu")
     assert far.crossed.keys() == {"entropy_drop", "repetition_rise", "elbo_rise", "least_tau_product"}
 
@@ -54,8 +54,8 @@ def test_bounds_are_the_users(uniform, parrot):
     guard.look(uniform, elbo=2.0, tau_product=1.0, device="cpu")
     look = guard.look(parrot, elbo=2.2, tau_product=0.9, device="cpu")
     assert look.crossed.keys() == {"elbo_rise", "least_tau_product"}
-    assert "0.200 above the teacher's (elbo_rise 0.1)" in look.line
-    assert "product of tau is 0.900 (least_tau_product 0.95)" in look.line
+    assert "0.200 above the teacher's (elbo_rise 0.1)" in "; ".join(look.crossed.values())
+    assert "product of tau is 0.900 (least_tau_product 0.95)" in "; ".join(look.crossed.values())
     with pytest.raises(UserError, match="entropy_drop is a bound: at least 0"):
         Bounds(entropy_drop=-1)
     with pytest.raises(UserError, match="did you mean 'warn'"):

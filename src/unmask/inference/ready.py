@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from unmask.core.errors import UserError
+from unmask.core.errors import UserError, unknown
 from unmask.models.denoiser import Denoiser, states_of
 from unmask.models.family import family_of, plain
 
@@ -83,17 +83,11 @@ def draw_device(device: torch.device) -> torch.device:
 
 def is_half(precision: Precision, place: torch.device) -> bool:
     """Whether the matrices are in bf16 there, where they may be."""
-    if precision not in ("auto", "bf16", "fp32"):
-        raise UserError(f"precision is auto, bf16 or fp32, not {precision!r}")
+    if precision not in get_args(Precision):
+        raise unknown("precision", precision, get_args(Precision))
     if precision == "bf16" and place.type == "cpu":
         raise UserError("bf16 is for GPUs: on the CPU take precision fp32")
     return precision == "bf16" or (precision == "auto" and place.type == "cuda")
-
-
-def inference_dtype(model: nn.Module, half: bool) -> torch.dtype:
-    """bf16, or float32; float64 weights stay float64."""
-    stored = next((value.dtype for value in model.parameters()), torch.float32)
-    return torch.bfloat16 if half else torch.promote_types(stored, torch.float32)
 
 
 def usual_batch(model: Denoiser, device: torch.device) -> int:
@@ -101,9 +95,7 @@ def usual_batch(model: Denoiser, device: torch.device) -> int:
     if device.type != "cuda":
         return 8
     hidden = getattr(getattr(model, "config", None), "hidden", 0)
-    if not hidden:
-        return 32
-    return min(1024, max(32, 2 ** round(math.log2(_FEATURES / (model.length * hidden)))))
+    return min(1024, max(32, 2 ** round(math.log2(_FEATURES / (model.length * hidden))))) if hidden else 32
 
 
 class _Compiled:
@@ -173,7 +165,9 @@ def make_ready(model: Denoiser, place: torch.device, precision: Precision = "aut
     then, ready = _KEPT.get(plain(model), (None, None))
     if ready is None or now is None or then != now:
         network = plain(model)
-        made = family_of(network).inference(network, inference_dtype(network, half), place)
+        stored = next((value.dtype for value in network.parameters()), torch.float32)
+        dtype = torch.bfloat16 if half else torch.promote_types(stored, torch.float32)  # float64 stays float64
+        made = family_of(network).inference(network, dtype, place)
         ready = Ready(made, place, compile)  # type: ignore[arg-type]
         if made is not network:  # it would keep itself alive
             _KEPT[network] = now, ready

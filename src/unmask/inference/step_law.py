@@ -38,11 +38,6 @@ class Step:
         """The text of each position."""
         return self.flat_M // self.length
 
-    @property
-    def position_M(self) -> Tensor:
-        """Its place in that text."""
-        return self.flat_M % self.length
-
     def chosen(self, which: Tensor) -> Step:
         """Only some of the positions."""
         return replace(self, local_M=self.local_M[which], flat_M=self.flat_M[which])

@@ -81,7 +81,5 @@ def check_denoiser(model: object) -> None:
     if is_causal(model):
         raise UserError("this model is causal and has no mask state to fill: give a diffusion model")
     if not isinstance(model, Denoiser):
-        raise UserError(
-            f"a {type(model).__name__} is no model that unmask can use: give a Checkpoint, or a network with features, "
-            "logits, vocab_size, mask_id and length"
-        )
+        needs = "features, logits, vocab_size, mask_id and length"
+        raise UserError(f"a {type(model).__name__} is no model: give a Checkpoint, or a network with {needs}")

@@ -20,15 +20,12 @@ class EMA:
             name: parameter.detach().to(torch.float32, copy=True) for name, parameter in trainable(model).items()
         }
 
-    def decay_at(self, step: int) -> float:
-        """Short memory at first, so that the random start is forgotten quickly."""
-        return min(self.decay, (1 + step) / (10 + step))
-
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Take in the weights after optimiser step number `step` (1 is the first)."""
+        """Take in the weights after optimiser step number `step` (1 is the first); the random start fades quickly."""
+        decay = min(self.decay, (1 + step) / (10 + step))
         weights = [parameter.detach().to(torch.float32) for parameter in trainable(model).values()]
-        torch._foreach_lerp_(list(self.shadow.values()), weights, 1 - self.decay_at(step))
+        torch._foreach_lerp_(list(self.shadow.values()), weights, 1 - decay)
 
     @torch.no_grad()
     def copy_to(self, model: nn.Module) -> None:

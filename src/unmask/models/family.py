@@ -166,11 +166,8 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def as_student(model: Any) -> Any:
     """A copy to train: what is trained is its own, what is frozen is the model's own."""
     inner = plain(model)
-    trained = family_of(inner).trainable(inner)
-    shared = {id(value): value for value in inner.parameters()}
-    for value in trained.values():
-        shared.pop(id(value), None)
-    return copy.deepcopy(inner, dict(shared))
+    trained = {id(value) for value in trainable(inner).values()}
+    return copy.deepcopy(inner, {id(value): value for value in inner.parameters() if id(value) not in trained})
 
 
 def assemble(family: Family, config: Any, weights: Mapping[str, Tensor], where: str) -> nn.Module:
@@ -188,10 +185,8 @@ def assemble(family: Family, config: Any, weights: Mapping[str, Tensor], where: 
         if name not in expected:
             raise UserError(f"{where} does not fit its config: unknown tensor {name!r}")
         if weights[name].shape != expected[name].shape:
-            raise UserError(
-                f"{where} does not fit its config: {name!r} has shape {tuple(weights[name].shape)}, "
-                f"not {tuple(expected[name].shape)}"
-            )
+            found, right = tuple(weights[name].shape), tuple(expected[name].shape)
+            raise UserError(f"{where} does not fit its config: {name!r} has shape {found}, not {right}")
     model = filled(model, weights)  # Module.to_empty would import sympy: 0.7 s of a cold start
     family.settle(model)
     return model

@@ -8,6 +8,7 @@ Shapes: B texts, L tokens.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,15 +29,9 @@ from unmask.sampling.samples import Samples
 
 @torch.inference_mode()
 def sample_causal(
-    checkpoint: Checkpoint,
-    n: int,
-    *,
-    temperature: float = 1.0,
-    seed: int = 0,
-    batch: int | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
-) -> Samples:
+    checkpoint: Checkpoint, n: int, *, temperature: float = 1.0, seed: int = 0, batch: int | None = None,
+    device: str = "auto", precision: Precision = "auto",
+) -> Samples:  # fmt: skip
     """Write n texts from left to right, each as long as the model; sample i draws the same noise whatever the batch."""
     model, tokenizer, law = plain(checkpoint.model), checkpoint.tokenizer, Law(temperature)
     if not is_causal(model):
@@ -51,27 +46,17 @@ def sample_causal(
         network = family.causal_copy(model, dtype, ranks.device)
         size = batch or usual_batch(model, ranks.device)
         shares = [list(range(start, min(start + size, n))) for start in range(0, n, size)]
-        mine = [
-            draw_texts(family, network, tokenizer.eos_id, part, law, seed, ranks.device)
-            for part in shares[ranks.rank :: ranks.world]
-        ]
+        draw = partial(draw_texts, family, network, tokenizer.eos_id, law=law, seed=seed, device=ranks.device)
+        mine = [draw(part) for part in shares[ranks.rank :: ranks.world]]
         said = ranks.gather([[tokens.tolist(), log_q.tolist()] for tokens, log_q in mine])
     parts = [said[i % len(said)][i // len(said)] for i in range(len(shares))]
     tokens_nL = torch.tensor([row for tokens, _ in parts for row in tokens])
     log_q_nL = torch.tensor([row for _, log_q in parts for row in log_q], dtype=torch.float64)
     record = provenance.record(
-        ranks.device,
-        model=dict(checkpoint.provenance),
-        plan={"name": "causal"},
-        steps=model.length,
-        nfe=float(model.length),
-        temperature=temperature,
-        draw=law.dtype,
+        ranks.device, model=dict(checkpoint.provenance), plan={"name": "causal"}, steps=model.length,
+        nfe=float(model.length), temperature=temperature, draw=law.dtype, seed=seed, n=n, cache="keys and values",
         precision=str(dtype).removeprefix("torch."),
-        seed=seed,
-        n=n,
-        cache="keys and values",
-    )
+    )  # fmt: skip
     text = [tokenizer.decode(row) for row in tokens_nL.tolist()]
     nfe_n = torch.full((n,), model.length)
     return Samples(tokens_nL, torch.zeros_like(tokens_nL, dtype=torch.bool), log_q_nL, nfe_n, text, record)

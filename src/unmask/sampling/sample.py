@@ -189,8 +189,8 @@ class Run:
         time_R, posterior = None, None
         if move.times is not None:
             t = torch.full((len(z_RL),), move.times[0], dtype=torch.float64)
-            time_R = self.process.condition(t)
-            time_R = None if time_R is None else time_R.to(state.z_BL.device)
+            if (time_R := self.process.condition(t)) is not None:
+                time_R = time_R.to(state.z_BL.device)
             posterior = self._posterior(state.z_BL.flatten()[move.reveal_M], move.times)
         h_ND = self.ready.features(z_RL, time_R).flatten(0, 1)
         state.nfe_B[move.rows_R] += 1
@@ -270,21 +270,11 @@ def _record(rows: list[Row], nfe_n: Tensor, forwards: int, run: Run) -> dict[str
     unused = how.plan is not None and by_threshold(how.plan)
     used = sorted({row.drawn_in for row in rows})
     return provenance.record(
-        run.ready.device,
-        model=how.checkpoint.provenance,
-        process=process_to_json(run.process),
-        plan=how.plan.to_json() if how.plan else None,
-        grid=None if unused else how.grid.to_json(),
-        steps=None if unused else how.grid.steps,
-        step_law=step_law_to_json(how.step_law),
-        nfe=float(nfe_n.double().mean()),
-        forwards=forwards,  # of batches, over all processes
-        remask=None if how.remask is None else vars(how.remask),
-        temperature=law.temperature,
-        top_p=law.top_p,
-        top_k=law.top_k,
-        draw=used[0] if len(used) == 1 else used,
-        precision=run.ready.precision,
-        seed=how.seed,
+        run.ready.device, model=how.checkpoint.provenance, process=process_to_json(run.process),
+        plan=how.plan.to_json() if how.plan else None, grid=None if unused else how.grid.to_json(),
+        steps=None if unused else how.grid.steps, step_law=step_law_to_json(how.step_law),
+        nfe=float(nfe_n.double().mean()), forwards=forwards,  # of batches, over all processes
+        remask=None if how.remask is None else vars(how.remask), temperature=law.temperature, top_p=law.top_p,
+        top_k=law.top_k, draw=used[0] if len(used) == 1 else used, precision=run.ready.precision, seed=how.seed,
         n=len(rows),
-    )
+    )  # fmt: skip

@@ -156,14 +156,9 @@ class _Forcing:
 
 
 def score_views(
-    ready: Ready,
-    z_RL: Tensor,
-    x_RL: Tensor,
-    scored_RL: Tensor,
-    law: Law,
-    step_law: StepLaw | None = None,
+    ready: Ready, z_RL: Tensor, x_RL: Tensor, scored_RL: Tensor, law: Law, step_law: StepLaw | None = None,
     argmax_R: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """log q(x_i | z) at the scored positions, 0 elsewhere: one forward, then the head on those positions in chunks.
 
     Where MDLM takes the likeliest token (`argmax_R`), the law is a point mass on it.
@@ -175,9 +170,7 @@ def score_views(
     log_p_N = torch.zeros(x_RL.numel(), dtype=torch.float64)
     log_p_N[flat_M] = (step_law or Factorised()).log_prob(step, token_M)
     if argmax_R is not None and bool(argmax_R.any()):
-        likeliest_M = torch.cat(
-            [categorical.argmax(step.logits(p), ready.states.mask, law).token_M for p in step.parts()]
-        )
-        point_M = torch.where(likeliest_M.cpu() == token_M, 0.0, -torch.inf).double()
+        drawn = categorical.join([categorical.argmax(step.logits(p), ready.states.mask, law) for p in step.parts()])
+        point_M = torch.where(drawn.token_M.cpu() == token_M, 0.0, -torch.inf).double()
         log_p_N[flat_M] = torch.where(argmax_R[flat_M // x_RL.shape[1]], point_M, log_p_N[flat_M])
     return log_p_N.view_as(x_RL)

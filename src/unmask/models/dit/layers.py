@@ -129,8 +129,7 @@ class Block(nn.Module):
     def _attend(self, x_BLD: Tensor, rotary: Rotary) -> Tensor:
         qkv_3BHLE = self.qkv(x_BLD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         q_BHLE, k_BHLE, v_BHLE = qkv_3BHLE.unbind(0)
-        q_BHLE, k_BHLE = rotary(q_BHLE), rotary(k_BHLE)
-        mixed_BHLE = attend(q_BHLE, k_BHLE, v_BHLE, self.causal)
+        mixed_BHLE = attend(rotary(q_BHLE), rotary(k_BHLE), v_BHLE, self.causal)
         return self.attention_out(mixed_BHLE.transpose(1, 2).flatten(2))
 
     def _mlp(self, x_BLD: Tensor) -> Tensor:

@@ -44,10 +44,7 @@ class DiTConfig:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise UserError(f"the model's {name} must be a whole number above 0, not {value!r}")
         if self.hidden % (2 * self.heads):
-            raise UserError(
-                f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}: "
-                "rotary positions turn a head's features in pairs"
-            )
+            raise UserError(f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}")
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout must be at least 0 and below 1, not {self.dropout!r}")
 
@@ -85,16 +82,9 @@ class DiT(Configured):
     """A diffusion transformer; a Denoiser."""
 
     def __init__(
-        self,
-        vocab_size: int,
-        length: int,
-        hidden: int,
-        cond: int,
-        blocks: int,
-        heads: int,
-        dropout: float = 0.1,
+        self, vocab_size: int, length: int, hidden: int, cond: int, blocks: int, heads: int, dropout: float = 0.1,
         causal: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.config = DiTConfig(vocab_size, length, hidden, cond, blocks, heads, dropout, causal)
         # Embedding's own normal_ would be thrown away, and on the meta device it imports all of torch._dynamo: 1.5 s
@@ -129,8 +119,7 @@ class DiT(Configured):
         """The body: token ids z_BL, or what `embed` made of them, -> h_BLD."""
         if z.shape[1] > self.config.length:
             raise UserError(
-                f"a sequence of {z.shape[1]} tokens is longer than the model's {self.config.length}: "
-                "cut it, or train a model with a larger length"
+                f"a sequence of {z.shape[1]} tokens is longer than the model's {self.config.length}: cut it"
             )
         c_C = self._condition()
         h_BLD = z if z.is_floating_point() else self.embed(z)

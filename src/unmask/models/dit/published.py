@@ -21,10 +21,9 @@ from unmask.models.dit.network import DiTConfig
 GPT2_STATES = 50258  # GPT-2's 50257 tokens and the mask
 LOADABLE = "unmask reads its own format, MDLM (hub folder or Lightning file) and SDTT"
 
+DUO = "Duo (uniform-state diffusion: time-conditioned and without a mask state)"
 KINDS = {
-    "duo": "Duo (uniform-state diffusion: time-conditioned and without a mask state)",
-    "duo_base": "Duo (uniform-state diffusion: time-conditioned and without a mask state)",
-    "distillation": "Duo (distilled: time-conditioned and without a mask state)",
+    **dict.fromkeys(("duo", "duo_base", "distillation"), DUO),
     "llada": "LLaDA",
     "dream": "Dream",
     "bd3lm": "BD3-LM (block diffusion)",
@@ -44,6 +43,7 @@ REQUIRED = (
 # tokenizers that have a mask of their own, inside the vocabulary; ours is always the last state
 OWN_MASK = ("bert", "text8")
 BERT_STATES = 30522
+INSIDE = "whose mask lies inside its vocabulary; unmask needs the mask as the last state"
 
 
 def find(metadata: Any, path: str) -> Any:
@@ -77,23 +77,14 @@ def check_kind(metadata: Any, where: str) -> None:
         raise UserError(f"{where} is an autoregressive (causal) model; {LOADABLE}")
     tokenizer = find(metadata, "tokenizer_name_or_path") or find(metadata, "tokenizer.name") or ""
     if isinstance(tokenizer, str) and any(name in tokenizer.lower() for name in OWN_MASK):
-        raise UserError(
-            f"{where} was trained with the tokenizer {tokenizer!r}, whose mask lies inside its vocabulary; "
-            "unmask needs the mask as the last state"
-        )
+        raise UserError(f"{where} was trained with the tokenizer {tokenizer!r}, {INSIDE}")
 
 
 def check_states(states: int, where: str) -> None:
     if states == BERT_STATES:
-        raise UserError(
-            f"{where} has {states} states, BERT's vocabulary, whose mask lies inside it; "
-            "unmask needs the mask as the last state"
-        )
+        raise UserError(f"{where} has {states} states, BERT's vocabulary, {INSIDE}")
     if states == GPT2_STATES - 1:
-        raise UserError(
-            f"{where} has {states} states, GPT-2's tokens without a mask: it is no masked diffusion model "
-            f"(Duo and autoregressive models look so); {LOADABLE}"
-        )
+        raise UserError(f"{where} has {states} states, GPT-2's tokens without a mask, as Duo has; {LOADABLE}")
 
 
 # theirs -> ours, in the order of their parameters() (the order of the EMA's list); {i} is the number of the block
@@ -140,9 +131,8 @@ def key_map(blocks: int) -> dict[str, str]:
     keys = list(KEYS.items())
     first = next(n for n, (theirs, _) in enumerate(keys) if "{i}" in theirs)
     last = max(n for n, (theirs, _) in enumerate(keys) if "{i}" in theirs)
-    repeated = [
-        (theirs.format(i=i), ours.format(i=i)) for i in range(blocks) for theirs, ours in keys[first : last + 1]
-    ]
+    block = keys[first : last + 1]
+    repeated = [(theirs.format(i=i), ours.format(i=i)) for i in range(blocks) for theirs, ours in block]
     return dict(keys[:first] + repeated + keys[last + 1 :])
 
 
@@ -170,9 +160,8 @@ def to_ours(
     missing, extra = names.keys() - tensors.keys(), tensors.keys() - names.keys() - {ROTARY}
     if missing or extra:
         what = f"lacks {sorted(missing)[0]!r}" if missing else f"has an unknown tensor {sorted(extra)[0]!r}"
-        raise UserError(
-            f"{where} is no whole MDLM checkpoint: it {what} ({len(missing)} tensors missing, {len(extra)} unknown)"
-        )
+        counts = f"{len(missing)} tensors missing, {len(extra)} unknown"
+        raise UserError(f"{where} is no whole MDLM checkpoint: it {what} ({counts})")
     states, hidden = tensors["vocab_embed.embedding"].shape
     check_states(states, where)
     config = DiTConfig(
@@ -207,24 +196,18 @@ def _heads(hidden: int, inv_freq: Tensor | None, metadata: Mapping[str, Any], wh
             raise UserError(f"{where} does not tell its number of heads: neither {ROTARY} nor n_heads is there")
         return stated
     head_size = 2 * inv_freq.numel()
-    expected = inverse_frequencies(head_size)
-    if not torch.allclose(inv_freq.double(), expected, rtol=1e-2):
+    if not torch.allclose(inv_freq.double(), inverse_frequencies(head_size), rtol=1e-2):
         raise UserError(f"{where} has rotary frequencies other than base 10000; unmask knows no such model")
     if hidden % head_size or (stated is not None and stated * head_size != hidden):
-        raise UserError(
-            f"{where} contradicts itself: hidden {hidden}, n_heads {stated}, head size {head_size} from {ROTARY}"
-        )
+        found = f"hidden {hidden}, n_heads {stated}, head size {head_size} from {ROTARY}"
+        raise UserError(f"{where} contradicts itself: {found}")
     return hidden // head_size
 
 
 def is_ours(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is MDLM's, or SDTT's Hydra config; a kind that is known and not read is an error."""
     check_kind(config, "this checkpoint")
-    return (
-        "model_type" in config
-        or find(config, "parameterization") is not None
-        or find(config, "hidden_size") is not None
-    )
+    return "model_type" in config or any(find(config, key) is not None for key in ("parameterization", "hidden_size"))
 
 
 def to_published(
@@ -237,8 +220,5 @@ def to_published(
     named = {PREFIX + name: weights[ours].to(dtype) for name, ours in key_map(config.blocks).items()}
     # float32: their code multiplies it by the position, so that bf16 turns the last of 1024 by up to 0.45 radians
     named[PREFIX + ROTARY] = inverse_frequencies(config.hidden // config.heads).float()
-    return {
-        "model_type": "mdlm",
-        **{name: fields[ours] for name, ours in CONFIG.items()},
-        "time_conditioning": False,
-    }, named
+    theirs = {name: fields[ours] for name, ours in CONFIG.items()}
+    return {"model_type": "mdlm", **theirs, "time_conditioning": False}, named
