@@ -118,7 +118,7 @@ def _measure(checkpoint: Checkpoint, body: Ready, B: int, plan: str, grids: list
     model, place = checkpoint.model, body.device
     published = _Published(model, place)  # now: both are in memory for every row
     L, states = model.length, states_of(model)
-    body_flops, head_flops = family_of(model).flops(model, L)  # type: ignore[arg-type]
+    body_flops, head_flops = family_of(model).flops(model, L)
     half_BL = torch.where(
         torch.rand(B, L, device=place) < 0.5, torch.randint(states.size, (B, L), device=place), int(states.mask or 0)
     )

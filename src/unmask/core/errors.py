@@ -10,9 +10,12 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 
 class UserError(Exception):
@@ -38,6 +41,13 @@ def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:
     guess = nearest(name, names)
     hint = f"did you mean {guess!r}? " if guess else ""
     return UserError(f"unknown {what} {name!r}: {hint}allowed: {', '.join(names)}")
+
+
+def named(what: str, name: str, known: Mapping[str, Value]) -> Value:
+    """The entry of a table by its name; an unknown name is a user's mistake."""
+    if name not in known:
+        raise unknown(what, name, known)
+    return known[name]
 
 
 _OS_REASONS = {

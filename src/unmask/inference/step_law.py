@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, named
 from unmask.inference import categorical
 from unmask.inference.categorical import Draw, Law
 from unmask.inference.ready import Ready
@@ -109,10 +109,9 @@ def make_step_law(law: str | StepLaw, **settings: Any) -> StepLaw:
     """A step law from its name and settings, or itself."""
     if not isinstance(law, str):
         return law
-    if law not in STEP_LAWS:
-        raise unknown("step law", law, STEP_LAWS)
+    kind = named("step law", law, STEP_LAWS)
     try:
-        made: StepLaw = STEP_LAWS[law](**settings)
+        made: StepLaw = kind(**settings)
     except TypeError as error:
         raise UserError(f"the step law {law} does not take these settings ({error})") from error
     return made

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, named
 from unmask.models.parameters import filled, tensors_of
 
 
@@ -36,7 +36,7 @@ class Family:
         """The same shape for a tokenizer of so many tokens: `vocab_size` states, the mask after the tokens."""
         return dataclasses.replace(config, vocab_size=tokens + 1)
 
-    def settle(self, model: nn.Module) -> None:
+    def settle(self, model: Any) -> None:
         """After weights were put into a network born on `meta`: make what no checkpoint holds, such as tables."""
 
     def reads(self, config: Mapping[str, Any]) -> bool:
@@ -49,46 +49,46 @@ class Family:
         """Of a published checkpoint: our config, and its tensors under our names."""
         raise UserError(f"{where}: the family {self.name} reads no published files")
 
-    def publish(self, model: nn.Module, dtype: torch.dtype | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def publish(self, model: Any, dtype: torch.dtype | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """(config.json, tensors in `dtype`) in the published layout of this family, the reverse of `read`."""
         raise UserError(f"the family {self.name} has no published layout to write: keep this model in our own format")
 
-    def smaller(self, model: nn.Module) -> Any:
+    def smaller(self, model: Any) -> Any:
         """A network of this family that computes the same with fewer numbers, to give away."""
         raise UserError(f"a model of the family {self.name} cannot be folded: leave out --fold")
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def trainable(self, model: nn.Module) -> dict[str, nn.Parameter]:
+    def trainable(self, model: Any) -> dict[str, nn.Parameter]:
         """What training moves: all parameters, or only those of adapters."""
         return {name: value for name, value in model.named_parameters() if value.requires_grad}
 
-    def blocks(self, model: nn.Module) -> Iterable[nn.Module]:
+    def blocks(self, model: Any) -> Iterable[nn.Module]:
         """Parts that are compiled, and spread over processes, one by one."""
         return ()
 
-    def compile(self, model: nn.Module) -> None:
+    def compile(self, model: Any) -> None:
         """Compile for training, where it is next called."""
         for block in self.blocks(model):
             block.compile()
 
-    def head(self, model: nn.Module) -> Callable[[Tensor, Callable[[Tensor, Tensor, Tensor], Tensor]], Tensor] | None:
+    def head(self, model: Any) -> Callable[[Tensor, Callable[[Tensor, Tensor, Tensor], Tensor]], Tensor] | None:
         """The head as a function of features and of what takes the place of its last product x W' + b; None: it does
         not end in one. With it a loss need never hold all logits at once (objectives/head_loss.py)."""
         return None
 
-    def flops(self, model: nn.Module, length: int) -> tuple[float, float]:
+    def flops(self, model: Any, length: int) -> tuple[float, float]:
         """Of one forward pass: operations per token of the body, and per token that the head runs on."""
         return 2.0 * sum(value.numel() for value in model.parameters()), 0.0
 
-    def attention(self, model: nn.Module, z_BL: Tensor) -> list[tuple[float, float]] | None:
+    def attention(self, model: Any, z_BL: Tensor) -> list[tuple[float, float]] | None:
         """(median entropy over heads in nats, largest logit) of each block's attention; None: not exposed."""
         return None
 
     # -- inference -----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def inference(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    def inference(self, model: Any, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """The same function for inference, there and with its matrices in `dtype`, perhaps folded.
 
         The model itself if it is that already, else a copy: the caller's stays as it is.
@@ -98,11 +98,11 @@ class Family:
             return model
         return copy.deepcopy(model).to(device, dtype).eval()
 
-    def causal_copy(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    def causal_copy(self, model: Any, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """A copy of a causal network to write with."""
         raise UserError(f"a causal model of the family {self.name} cannot be sampled")
 
-    def reader(self, model: nn.Module, rows: int) -> Callable[[Tensor], Tensor]:
+    def reader(self, model: Any, rows: int) -> Callable[[Tensor], Tensor]:
         """A function that takes the next token of each of so many texts and gives logits_BV of what follows."""
         raise UserError(f"a causal model of the family {self.name} cannot be sampled")
 
@@ -117,9 +117,8 @@ def register_family(family: type[Family]) -> type[Family]:
 
 
 def family_named(name: str) -> Family:
-    if name not in FAMILIES:
-        raise unknown("model family", name, FAMILIES)
-    return FAMILIES[name]
+    """A family by its name."""
+    return named("model family", name, FAMILIES)
 
 
 def plain(model: Any) -> Any:
@@ -149,13 +148,10 @@ def config_to_json(model: Any) -> dict[str, Any]:
 
 def changed_preset(presets: Mapping[str, Any], name: str, **overrides: Any) -> Any:
     """A named shape, some of it changed."""
-    if name not in presets:
-        raise unknown("model preset", name, presets)
-    fields = [field.name for field in dataclasses.fields(presets[name])]
+    preset = named("model preset", name, presets)
     for key in overrides:
-        if key not in fields:
-            raise unknown("model option", key, fields)
-    return dataclasses.replace(presets[name], **overrides)
+        named("model option", key, vars(preset))
+    return dataclasses.replace(preset, **overrides)
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -79,12 +79,8 @@ def head_loss(
     A model whose head ends in a matrix product (its family says so) never holds more than a piece of its logits; of any
     other Denoiser the logits of the N positions are asked for at once.
 
-    Args:
-        student: the model.
-        h_ND: its features at the positions that carry loss.
-        sizes: of the pieces; they sum to N.
-        score: the loss of a piece.
-        weight_N: what each loss will be multiplied by on its way into the total, up to a common factor; None: the same.
+    `sizes` of the pieces sum to N. `weight_N`: what each loss will be multiplied by on its way into the total, up to a
+    common factor; None: the same.
     """
     assert sum(sizes) == len(h_ND)
     pieces = _Pieces(sizes, score, student.mask_id, torch.is_grad_enabled())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from unmask.core.errors import unknown
+from unmask.core.errors import named
 from unmask.objectives.ar import AR
 from unmask.objectives.distil.base import Distillation
 from unmask.objectives.distil.cd4lm import CD4LM
@@ -28,15 +28,13 @@ def register_objective(name: str, kind: type[Any]) -> None:
 
 
 def objective_named(name: str) -> type[Any]:
-    if name not in OBJECTIVES:
-        raise unknown("objective", name, OBJECTIVES)
-    return OBJECTIVES[name]
+    """An objective by its name."""
+    return named("objective", name, OBJECTIVES)
 
 
 def method_named(name: str) -> type[Any]:
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return METHODS[name]
+    """A method of distillation by its name."""
+    return named("method", name, METHODS)
 
 
 def settings_of(kind: type[Any]) -> set[str]:

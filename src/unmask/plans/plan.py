@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, named, unknown
 from unmask.plans import laws
 from unmask.plans.grids import STEPS, Grid, assign_steps, make_grid
 from unmask.processes.schedule import Schedule
@@ -302,11 +302,7 @@ register_plan("blocks", Blocks())
 
 def make_plan(plan: str | Plan) -> Plan:
     """A plan from its name, or itself."""
-    if not isinstance(plan, str):
-        return plan
-    if plan not in PLANS:
-        raise unknown("plan", plan, PLANS)
-    return PLANS[plan]
+    return named("plan", plan, PLANS) if isinstance(plan, str) else plan
 
 
 def locked_plans() -> dict[str, Locked]:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, named
 from unmask.processes.schedule import Schedule, schedule_named
 
 
@@ -108,13 +108,12 @@ def process_to_json(process: Process) -> dict[str, Any]:
 
 def process_named(name: str, schedule: Schedule | Mapping[str, Any] | None = None, **fields: Any) -> Process:
     """A process by its name, its schedule by name and settings."""
-    if name not in PROCESSES:
-        raise unknown("process", name, PROCESSES)
+    kind = named("process", name, PROCESSES)
     if isinstance(schedule, Mapping):
         schedule = schedule_named(**schedule)
     given = fields if schedule is None else {"schedule": schedule, **fields}
     try:
-        made: Process = PROCESSES[name](**given)
+        made: Process = kind(**given)
     except TypeError as error:
         raise UserError(f"the process {name} does not take these settings ({error})") from error
     return made

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, named
 
 
 class Schedule(Protocol):
@@ -84,9 +84,7 @@ SCHEDULES: dict[str, type[LogLinear] | type[Cosine]] = {"log_linear": LogLinear,
 
 def schedule_named(name: str, eps: float = 1e-3) -> LogLinear | Cosine:
     """A schedule by its name."""
-    if name not in SCHEDULES:
-        raise unknown("schedule", name, SCHEDULES)
-    return SCHEDULES[name](eps)
+    return named("schedule", name, SCHEDULES)(eps)
 
 
 def stratified(n: int, generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:

@@ -81,16 +81,10 @@ def from_ids(ids: Tensor, n: int, states: States) -> list[Tensor]:
 
 
 def templates(
-    n: int,
-    *,
-    longest: int,
-    states: States,
-    tokenizer: TextCodec | None,
-    length: int | Sequence[int] | None = None,
-    prompt: str | Sequence[str] | None = None,
-    suffix: str | Sequence[str] | None = None,
+    n: int, *, longest: int, states: States, tokenizer: TextCodec | None, length: int | Sequence[int] | None = None,
+    prompt: str | Sequence[str] | None = None, suffix: str | Sequence[str] | None = None,
     infill: str | Sequence[str] | Tensor | None = None,
-) -> list[Tensor]:
+) -> list[Tensor]:  # fmt: skip
     """A template for each of n samples."""
     if n < 1:
         raise UserError(f"n must be at least 1, not {n}")

@@ -29,7 +29,7 @@ from unmask.plans.plan import Assignment, Plan, by_threshold
 from unmask.processes.schedule import Schedule
 from unmask.sampling.sample import choose
 
-Advance = Callable[[int], None]  # is given the number of views that were done
+Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -56,35 +56,14 @@ class Forced:
 
 @torch.inference_mode()
 def teacher_force(
-    ready: Ready,
-    x_TL: Tensor,
-    plan: Plan,
-    grid: Grid,
-    schedule: Schedule,
-    *,
-    step_law: StepLaw | None = None,
-    blank_TL: Tensor | None = None,
-    law: Law | None = None,
-    seed: int = 0,
-    indices: Sequence[int] | None = None,
-    rows: int = 8,
-    advance: Advance | None = None,
-) -> Forced:
-    """log q_u of texts under a plan and a grid, u from the seed.
+    ready: Ready, x_TL: Tensor, plan: Plan, grid: Grid, schedule: Schedule, *, step_law: StepLaw | None = None,
+    blank_TL: Tensor | None = None, law: Law | None = None, seed: int = 0, indices: Sequence[int] | None = None,
+    rows: int = 8, advance: Advance | None = None,
+) -> Forced:  # fmt: skip
+    """log q_u of texts under a plan and a grid, u from the seed and the number of each text (default: 0, 1, 2, ...).
 
-    Args:
-        ready: the model, made ready
-        x_TL: token ids, without the mask
-        plan: which positions are revealed together
-        grid: in how many steps, and how far each goes
-        schedule: the model's
-        step_law: the joint law of a step's tokens (default: factorised)
-        blank_TL: the positions to score; the others are given, as a prompt is (default: all)
-        law: how logits become the law of a draw (default: plainly)
-        seed: of the plans
-        indices: the number of each text, which names its plan (default: 0, 1, 2, ...)
-        rows: views in a forward
-        advance: is given the number of views that were done
+    Only the positions in `blank_TL` are scored (default: all); the others are given, as a prompt is.
+    `rows` views go into a forward; `advance` is given the number of views that were done.
     """
     assert ready.states.mask is not None, "only a process with a mask goes by a plan"
     forcing = _Forcing(ready, ready.states.mask, step_law or Factorised(), law or Law(), rows, advance)

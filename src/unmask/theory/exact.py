@@ -87,16 +87,10 @@ def kl(p: Tensor, q: Tensor) -> float:
 
 
 def sample_law(
-    denoiser: Denoiser | Views,
-    steps: int | None = None,
-    *,
-    length: int | None = None,
-    plan: str | Plan = "golden",
-    grid: str | Sequence[float] | Grid | None = None,
-    law: Law | None = None,
-    given_L: Tensor | None = None,
+    denoiser: Denoiser | Views, steps: int | None = None, *, length: int | None = None, plan: str | Plan = "golden",
+    grid: str | Sequence[float] | Grid | None = None, law: Law | None = None, given_L: Tensor | None = None,
     schedule: Schedule | None = None,
-) -> SampleLaw:
+) -> SampleLaw:  # fmt: skip
     """The law of `sample` with the same settings, exactly.
 
     `given_L` is a line with the mask where blank (default: all blank). Pass `Views` instead of a denoiser to ask for

@@ -54,15 +54,9 @@ def with_stderr(value: float, stderr: float | None, digits: int = 4) -> str:
 
 @torch.no_grad()
 def likelihood(
-    student: Denoiser,
-    data: Loader,
-    *,
-    sequences: int,
-    micro_batch: int,
-    process: Process | None,
-    ranks: Ranks,
+    student: Denoiser, data: Loader, *, sequences: int, micro_batch: int, process: Process | None, ranks: Ranks,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Likelihood:
+) -> Likelihood:  # fmt: skip
     """Evaluate a student (in eval mode) on `sequences` blocks evenly spaced over the loader's split.
 
     All processes call this together and share the sequences; each runs the same number of forward passes.

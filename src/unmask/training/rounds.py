@@ -146,15 +146,7 @@ class Rounds:
 def make_rounds(
     name: str, teacher: Checkpoint, *, rounds: int | None = None, round_steps: int = 1000, **settings: Any
 ) -> Rounds:
-    """A method by name over a number of rounds.
-
-    Args:
-        name: one of METHODS; `elbo` is the control
-        teacher: the first one
-        rounds: how many; None is the method's own number
-        round_steps: optimiser steps in each
-        settings: those of takes(name); what is left out or None is the method's own default
-    """
+    """A method by name over a number of rounds; a setting (of takes(name)) that is None is the method's own default."""
     kind, known = method_named(name), takes(name)
     given = {key: value for key, value in settings.items() if value is not None}
     for key in sorted(given.keys() - known):

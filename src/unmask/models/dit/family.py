@@ -30,9 +30,8 @@ class DiTFamily(Family):
     def build(self, config: DiTConfig) -> DiT:
         return DiT.from_config(config)
 
-    def settle(self, model: nn.Module) -> None:
+    def settle(self, model: DiT) -> None:
         """The table of rotary positions is in no checkpoint."""
-        assert isinstance(model, DiT)
         weight = model.embedding.weight
         model.rotary = Rotary(model.config.length, model.config.hidden // model.config.heads)
         model.rotary.to(device=weight.device, dtype=torch.promote_types(weight.dtype, torch.float32))
@@ -45,47 +44,38 @@ class DiTFamily(Family):
     ) -> tuple[DiTConfig, dict[str, Tensor]]:
         return published.to_ours(tensors, config, where)
 
-    def publish(self, model: nn.Module, dtype: torch.dtype | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        assert isinstance(model, DiT)
+    def publish(self, model: DiT, dtype: torch.dtype | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return published.to_published(model.config, model.state_dict(), dtype)
 
-    def smaller(self, model: nn.Module) -> DiT:
-        assert isinstance(model, DiT)
+    def smaller(self, model: DiT) -> DiT:
         return fold(model)
 
-    def blocks(self, model: nn.Module) -> Iterable[nn.Module]:
-        assert isinstance(model, DiT)
+    def blocks(self, model: DiT) -> Iterable[nn.Module]:
         return model.blocks
 
-    def compile(self, model: nn.Module) -> None:
+    def compile(self, model: DiT) -> None:
         for block in self.blocks(model):
             block.compile(options=_sound_options())
 
-    def head(self, model: nn.Module) -> Callable[[Tensor, Callable[[Tensor, Tensor, Tensor], Tensor]], Tensor]:
-        assert isinstance(model, DiT)
+    def head(self, model: DiT) -> Callable[[Tensor, Callable[[Tensor, Tensor, Tensor], Tensor]], Tensor]:
         return model.logits
 
-    def flops(self, model: nn.Module, length: int) -> tuple[float, float]:
+    def flops(self, model: DiT, length: int) -> tuple[float, float]:
         """12 D² weights a block, attention over all positions (causal: half); D V weights of the head."""
-        assert isinstance(model, DiT)
         shape = model.config
         attention = 2 * length * shape.hidden * (0.5 if shape.causal else 1.0)
         return 2.0 * shape.blocks * (12 * shape.hidden**2 + attention), 2.0 * shape.hidden * shape.vocab_size
 
-    def attention(self, model: nn.Module, z_BL: Tensor) -> list[tuple[float, float]]:
-        assert isinstance(model, DiT)
+    def attention(self, model: DiT, z_BL: Tensor) -> list[tuple[float, float]]:
         return list(attention_stats(model, z_BL))
 
-    def inference(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
-        assert isinstance(model, DiT)
+    def inference(self, model: DiT, dtype: torch.dtype, device: torch.device) -> nn.Module:
         return super().inference(model, dtype, device) if model.config.causal else FoldedDiT(model, dtype).to(device)
 
-    def causal_copy(self, model: nn.Module, dtype: torch.dtype, device: torch.device) -> nn.Module:
-        assert isinstance(model, DiT)
+    def causal_copy(self, model: DiT, dtype: torch.dtype, device: torch.device) -> nn.Module:
         return narrowed(model, dtype, device)
 
-    def reader(self, model: nn.Module, rows: int) -> Callable[[Tensor], Tensor]:
-        assert isinstance(model, DiT)
+    def reader(self, model: DiT, rows: int) -> Callable[[Tensor], Tensor]:
         return Cached(model, rows).logits
 
 

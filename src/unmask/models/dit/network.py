@@ -118,9 +118,7 @@ class DiT(Configured):
     def features(self, z: Tensor) -> Tensor:
         """The body: token ids z_BL, or what `embed` made of them, -> h_BLD."""
         if z.shape[1] > self.config.length:
-            raise UserError(
-                f"a sequence of {z.shape[1]} tokens is longer than the model's {self.config.length}: cut it"
-            )
+            raise UserError(f"a sequence of {z.shape[1]} tokens is longer than the model's {self.length}: cut it")
         c_C = self._condition()
         h_BLD = z if z.is_floating_point() else self.embed(z)
         for block in self.blocks:

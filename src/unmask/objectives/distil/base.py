@@ -150,14 +150,9 @@ def condition(process: Process, t_B: Tensor, device: torch.device) -> Tensor | N
 
 
 def loss_at(
-    student: Denoiser,
-    z_BL: Tensor,
-    chosen_N: Tensor,
-    sizes: Sequence[int],
-    score: Score,
-    weight_N: Tensor | None = None,
-    time_B: Tensor | None = None,
-) -> Tensor:
+    student: Denoiser, z_BL: Tensor, chosen_N: Tensor, sizes: Sequence[int], score: Score,
+    weight_N: Tensor | None = None, time_B: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """The student's loss at chosen positions of a view, spread back over it: (B, L), 0 elsewhere. See head_loss."""
     h_BLD = student.features(z_BL) if time_B is None else student.features(z_BL, time=time_B)  # type: ignore[call-arg]
     h_ND = h_BLD.flatten(0, 1).index_select(0, chosen_N)
