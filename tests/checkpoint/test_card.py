@@ -11,7 +11,7 @@ from unmask.checkpoint.convert import convert
 from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.core.errors import UserError
 from unmask.core.files import sha256_file
-from unmask.models.dit.smaller import fold
+from unmask.models.dit.folded import fold
 from unmask.sampling.verbs import sample
 
 RUN = {

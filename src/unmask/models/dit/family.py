@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from unmask.models.dit import published
 from unmask.models.dit.attention import attention_stats
 from unmask.models.dit.cached import Cached, narrowed
-from unmask.models.dit.folded import FoldedDiT
+from unmask.models.dit.folded import FoldedDiT, fold
 from unmask.models.dit.layers import Rotary
 from unmask.models.dit.network import PRESETS, DiT, DiTConfig
-from unmask.models.dit.smaller import fold
 from unmask.models.family import Family, register_family
 
 

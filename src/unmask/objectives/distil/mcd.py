@@ -88,8 +88,8 @@ class MCD(Distillation):
         noise_TL = self._noise(batch, jumps(self.delta), generator, student)
         pair = self._process.couple(x0_BL, noise_TL[rows], s_T[rows], t_T[rows], states_of(student))
 
-        weights = self._weights(batch, noise_TL, s_T, t_T, student)
-        weight_BL = to_device(weights.over(pair), x0_BL.device)
+        weight_BL, scale = self._weights(pair, noise_TL, s_T, t_T, student)
+        weight_BL = to_device(weight_BL, x0_BL.device)
         both, revealed = flat(pair.distil), flat(pair.reconstruct)
         chosen_N = to_device(torch.cat([both, revealed]), x0_BL.device)
         target_ND = self._target(pair.z_s, pair.s, chosen_N[: len(both)])
@@ -98,7 +98,7 @@ class MCD(Distillation):
         score = self._score(target_ND, x0_BL.flatten()[chosen_N])
         time_B = condition(self._process, pair.t, x0_BL.device)
         loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, weight_BL.flatten()[chosen_N], time_B)
-        return LossOutput(weights.scale * loss_BL, weight_BL, to_device(regions_of(pair), x0_BL.device))
+        return LossOutput(scale * loss_BL, weight_BL, to_device(regions_of(pair), x0_BL.device))
 
     def _score(self, target_ND: Tensor, token_N: Tensor) -> Score:
         """The loss of a piece, which lies either among the positions masked in both views or among the revealed."""
@@ -117,30 +117,22 @@ class MCD(Distillation):
 
         return score
 
-    def _weights(self, batch: Batch, noise_TL: Tensor, s_T: Tensor, t_T: Tensor, student: Denoiser) -> _Weights:
-        """The engine gives sum(loss · weight) / sum(weight) over the global batch; this makes it the reduction."""
-        if self.reduction == "token_mean":
-            return _Weights(1.0, 1.0, 0.0, scale=1.0)
+    def _weights(
+        self, pair: Pair, noise_TL: Tensor, s_T: Tensor, t_T: Tensor, student: Denoiser
+    ) -> tuple[Tensor, float]:
+        """weight_BL in float32, and what the losses are multiplied by, so that the engine's mean is the reduction.
+
+        The engine gives sum(loss · weight) / sum(weight) over the global batch.
+        """
+        distil, reconstruct, identity, scale = 1.0, 1.0, 0.0, 1.0
         if self.reduction == "sum":  # a mean over all T L positions, times L
-            return _Weights(1.0, 1.0, 1.0, scale=noise_TL.shape[1])
-        # the regions of the whole global batch, whose tokens do not matter
-        anything_TL = torch.zeros(noise_TL.shape[:2], dtype=torch.int64)
-        everyone = self._process.couple(anything_TL, noise_TL, s_T, t_T, states_of(student))
-        distil, revealed = int(everyone.distil.sum()), int(everyone.reconstruct.sum())
-        # the weights of each term sum to 1
-        return _Weights(1 / max(1, distil), 1 / max(1, revealed), 0.0, scale=(distil > 0) + (revealed > 0))
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """One weight for each region, and what the losses are multiplied by."""
-
-    distil: float
-    reconstruct: float
-    identity: float
-    scale: float
-
-    def over(self, pair: Pair) -> Tensor:
-        """weight_BL in float32."""
-        masked_BL = torch.where(pair.distil, self.distil, self.reconstruct)
-        return torch.where(pair.scored, masked_BL, self.identity).float()
+            identity, scale = 1.0, noise_TL.shape[1]
+        elif self.reduction == "term_means":  # the weights of each term sum to 1
+            # the regions of the whole global batch, whose tokens do not matter
+            anything_TL = torch.zeros(noise_TL.shape[:2], dtype=torch.int64)
+            everyone = self._process.couple(anything_TL, noise_TL, s_T, t_T, states_of(student))
+            counts = int(everyone.distil.sum()), int(everyone.reconstruct.sum())
+            distil, reconstruct = (1 / max(1, count) for count in counts)
+            scale = sum(count > 0 for count in counts)
+        masked_BL = torch.where(pair.distil, distil, reconstruct)
+        return torch.where(pair.scored, masked_BL, identity).float(), scale
