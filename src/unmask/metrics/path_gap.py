@@ -61,5 +61,5 @@ def _log_q(texts: Texts) -> Tensor:
     if texts.record.get("remask") is not None:
         raise Unavailable("with remasking, log q of the tokens kept is not that of the text: draw without it")
     if not bool(texts.log_q_T.isfinite().all()):
-        raise Unavailable("these texts have no log q: legacy_fp32 drew them, or a process that may change tokens again")
+        raise Unavailable("the sampler gives these texts no log q: legacy_fp32, or a process that may change tokens")
     return texts.log_q_T.double()

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
+from statistics import fmean
 
 import torch
 
@@ -93,7 +94,8 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
     for plan in results.plans:
         teacher_steps = sorted({cell.steps for cell in results.where(model=teacher, plan=plan) if cell.steps})
         cells_by_steps = {steps: path(teacher, plan, steps) for steps in teacher_steps}
-        paths = {_mean_nfe(cells): [drawn(c) for c in cells] for cells in cells_by_steps.values() if cells}
+        known = [cells for cells in cells_by_steps.values() if cells]
+        paths = {fmean(float(c.nfe or 0) for c in cells): [drawn(c) for c in cells] for cells in known}
         if not paths:
             continue
         for cell in _headline_cells(results, plan):
@@ -117,17 +119,9 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
 
 def _headline_cells(results: Results, plan: str) -> list[Cell]:
     """The cells of the students on a plan that are compared: at the headline's temperature, judged."""
-    wanted = [
-        cell
-        for name in contenders(results)
-        for cell in results.where(model=name, plan=plan, temperature=results.temperature)
-        if cell.judged and cell.steps in results.steps
-    ]
-    return sorted(wanted, key=lambda cell: cell.steps or 0)
-
-
-def _mean_nfe(cells: Sequence[Cell]) -> float:
-    return sum(float(cell.nfe or 0) for cell in cells) / len(cells)
+    at = {"plan": plan, "temperature": results.temperature}
+    cells = [cell for name in contenders(results) for cell in results.where(model=name, **at)]
+    return sorted((cell for cell in cells if cell.judged and cell.steps in results.steps), key=lambda c: c.steps or 0)
 
 
 def least_gaps(results: Results, seed: int, draws: int) -> list[Json]:
@@ -197,10 +191,9 @@ def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
     """PPL and entropy read off linearly in log seconds between two cells; beyond them only a word."""
     order = sorted((cell for cell in cells if cell.seconds), key=lambda cell: (cell.seconds or 0) / cell.n)
     times = [(cell.seconds or 0) / cell.n for cell in order]
-    if not order:
-        return {"found": "no student cell was timed", "ppl": None, "entropy": None, "nfe": None}
-    if seconds < times[0]:
-        return {"found": "every student cell took longer", "ppl": None, "entropy": None, "nfe": None}
+    if not order or seconds < times[0]:
+        why = "every student cell took longer" if order else "no student cell was timed"
+        return {"found": why, "ppl": None, "entropy": None, "nfe": None}
     if seconds > times[-1]:
         return {"found": "the student was done before", **_of(order[-1])}
     above = next(i for i, time in enumerate(times) if time >= seconds)

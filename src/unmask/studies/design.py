@@ -87,9 +87,7 @@ class Design:
         cold, hot = min(self.temperatures) - COLDEST, HOTTEST - max(self.temperatures)
         rows = sum(max(0, math.ceil(round(width / STEP, 6))) for width in (cold, hot))
         meetings = len(self.others) * len(self.steps)
-        return len(self.every_plan) * (
-            rows * len(self.others) * len(self.steps) + (rows + meetings) * len(self.control)
-        )
+        return len(self.every_plan) * (rows * meetings + (rows + meetings) * len(self.control))
 
     def make(self, maker: CellMaker, real: Cell | None) -> list[Cell]:
         """All cells; `real` is that of held-out text."""

@@ -84,19 +84,15 @@ def _sorted_out(models: Mapping[str, Any]) -> tuple[dict[str, Checkpoint], dict[
     for name, source in models.items():
         if name in GIVEN:
             raise UserError(f"{name!r} is the name of a control that every evaluation has: choose another name")
-        if isinstance(source, (str, Path)) and Path(source).suffix in ENDINGS:
+        if isinstance(source, Checkpoint):
+            loaded[name] = source
+        elif isinstance(source, (str, Path)) and Path(source).suffix in ENDINGS:
             texts[name] = Path(source)
         elif isinstance(source, (str, Path)):
             loaded[name] = load(source)
-        elif isinstance(source, Checkpoint):
-            loaded[name] = source
         else:
-            bare = isinstance(source, nn.Module)
-            what = "is a bare network" if bare else f"is a {type(source).__name__}"
-            raise UserError(
-                f"{name} {what}: give unmask.Checkpoint(model, tokenizer=...), the folder or name of one, or a .jsonl "
-                "or .txt file of texts"
-            )
+            what = "bare network" if isinstance(source, nn.Module) else type(source).__name__
+            raise UserError(f"{name} is a {what}: give unmask.Checkpoint(model, tokenizer=...) or where one is")
     return loaded, texts
 
 
@@ -111,8 +107,7 @@ def _role(name: str, checkpoint: Checkpoint) -> str:
 
 def _teacher_of(entry: Entry) -> Entry | None:
     """The teacher a student was distilled from, as its provenance tells; an error if it has become another."""
-    facts = (entry.checkpoint.provenance.get("config") or {}).get("facts") or {}
-    named = facts.get("teacher")
+    named = ((entry.checkpoint.provenance.get("config") or {}).get("facts") or {}).get("teacher")
     if not named:
         return None
     try:
@@ -122,10 +117,8 @@ def _teacher_of(entry: Entry) -> Entry | None:
     tokenizer = checkpoint.tokenizer or entry.checkpoint.tokenizer
     teacher = Entry(TEACHER, "teacher", replace(checkpoint, tokenizer=tokenizer))
     if named.get("weights") and named["weights"] != teacher.sha256:
-        raise UserError(
-            f"{named['source']} no longer holds the weights {entry.name} was distilled from: "
-            "give the right one as teacher=PATH"
-        )
+        lost = f"{named['source']} no longer holds the weights {entry.name} was distilled from"
+        raise UserError(f"{lost}: give the right one as teacher=PATH")
     return teacher
 
 
@@ -137,9 +130,6 @@ def _check_comparable(entries: list[Entry]) -> None:
             raise UserError(f"{entry.name} has no tokenizer, so that its samples are no text: give a model with one")
         if tokenizer.hash != other.hash:
             raise UserError(f"{entry.name} and {first.name} have different tokenizers: entropy does not compare")
-        lengths = entry.checkpoint.model.length, first.checkpoint.model.length
-        if lengths[0] != lengths[1]:
-            raise UserError(
-                f"{entry.name} writes {lengths[0]} tokens, {first.name} {lengths[1]}: entropy does not compare between "
-                "lengths"
-            )
+        own, others = entry.checkpoint.model.length, first.checkpoint.model.length
+        if own != others:
+            raise UserError(f"{entry.name} writes {own} tokens, {first.name} {others}: entropy does not compare")

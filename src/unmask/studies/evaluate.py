@@ -91,8 +91,8 @@ def evaluate(
         bounds = study.bounds and pool is not None and bool(entries)
         controls = _controls(real, notes)
         total = len(controls) + len(theirs) + len(design.grid()) + bounds * len(design.bounds())
-        counted = Progress(progress, total)
-        counted.say(_start(counted.total, design.most_more()))
+        counted, more = Progress(progress, total), design.most_more()
+        counted.say(f"{total} cells and bounds" + (f", and at most {more} more to bracket entropies" if more else ""))
         mauve_at = max(design.temperatures) if study.mauve else None
         maker = CellMaker(study, measure, ranks, folder, counted, mauve_at)
         given = [maker.given(name, texts) for name, texts in controls.items()]
@@ -136,10 +136,8 @@ def _check(study: Study, models: bool) -> None:
     for plan in plans:
         grid = plan.at(study.steps[0] if study.steps else None)
         if study.bounds and study.data is not None and models and grid.argmax_tail:
-            raise UserError(
-                f"{plan.name} fills its last positions by argmax and has no NELBO: take the grid uniform, or say "
-                "--no-bounds"
-            )
+            tail = f"{plan.name} fills its last positions by argmax and has no NELBO"
+            raise UserError(f"{tail}: take the grid uniform, or say --no-bounds")
     if study.only_bounds and not models:
         raise UserError("only a model has bounds: give --models, or leave --only_bounds out")
 
@@ -160,11 +158,8 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str]) -> Design:
         return Design([], [], [], [], temperatures, draws=False)
     length = entries[0].checkpoint.model.length
     for name in ("steps", "control_steps"):
-        if max(getattr(study, name) or [0]) > length:
-            raise UserError(
-                f"{name} must be at most {length}, one a token of these models, not {max(getattr(study, name))}: name "
-                f"fewer with --{name}"
-            )
+        if (most := max(getattr(study, name) or [0])) > length:
+            raise UserError(f"{name} must be at most {length}, one a token of these models, not {most}: lower --{name}")
     steps = sorted(set(study.steps or ())) or _usual_steps(length, plans_on_grids(study.plans, ()), notes)
     plans = plans_on_grids(study.plans, steps)
     control = sorted({*(study.control_steps or _doublings(length)), *steps})
@@ -176,9 +171,8 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str]) -> Design:
     notes += fitted_for_others(plans, steps[0])
     for entry in entries:
         if not entry.checkpoint.process.by_plan:
-            name = entry.checkpoint.process.name
-            notes.append(f"{entry.name}: the process {name} draws every position at every step, so --plans did nothing "
-                         "for it; no N-step NELBO is known of it.")  # fmt: skip
+            why = f"the process {entry.checkpoint.process.name} draws every position at every step"
+            notes.append(f"{entry.name}: {why}, so --plans did nothing for it; no N-step NELBO is known of it.")
     brackets = study.bracket and study.judge is not None and design.draws and design.compares
     return Design(entries, plans, steps, control, temperatures, brackets, design.draws)
 
@@ -207,21 +201,17 @@ def _check_control(plans: Sequence[PlanOnGrid], steps: Sequence[int], control: S
             try:
                 plan.at(count)
             except UserError as error:
-                raise UserError(
-                    f"{error}; the teacher is also to run in {count} steps, to compare the student with: name the "
-                    f"steps it may take, such as --control_steps {' '.join(map(str, steps))}"
-                ) from error
+                such = f"--control_steps {' '.join(map(str, steps))}"
+                raise UserError(f"{error}; the teacher is to run in {count} steps too: name others, {such}") from error
 
 
 def _settings(study: Study, design: Design, length: int, held: Texts | None) -> Json:
     """What a report and a merge look up, as it was really run."""
     asked = {name: item for name, item in vars(study).items() if not name.startswith("judge")}
-    run = {
-        "steps": list(design.steps), "plans": [plan.name for plan in design.every_plan], "length": length,
-        "temperatures": list(design.temperatures), "control_steps": list(design.control_steps),
-        "data": None if study.data is None else str(study.data), "split": held and held.record["split"],
-    }  # fmt: skip
-    return {**asked, **run}
+    run = {name: list(getattr(design, name)) for name in ("steps", "temperatures", "control_steps")}
+    run |= {"plans": [plan.name for plan in design.every_plan]}
+    data = None if study.data is None else str(study.data)
+    return {**asked, **run, "length": length, "data": data, "split": held and held.record["split"]}
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -300,11 +290,6 @@ def _controls(real: RealText | None, notes: list[str]) -> dict[str, Texts]:
 # --- what a reader should know ----------------------------------------------------------------------------------------
 
 
-def _start(total: int, more: int) -> str:
-    """How much there is to do."""
-    return f"{total} cells and bounds" + (f", and at most {more} more to bracket entropies" if more else "")
-
-
 def _undrawn(study: Study) -> list[str]:
     """Which options are about texts that nobody draws; a recipe may have set them, so they are named, not rejected."""
     asked = [f"--{name}" for name in ("temperatures", "control_steps") if getattr(study, name) is not None]
@@ -313,13 +298,9 @@ def _undrawn(study: Study) -> list[str]:
 
 def _untimed(cells: Sequence[Cell]) -> list[str]:
     """Cells that were found, not drawn, and whose seconds belong to something else than this run."""
-    lost = sum(cell.seconds is None for cell in cells)
-    if not lost:
-        return []
-    return [
-        f"{lost} of {len(cells)} cells were drawn earlier on another machine, or with other --compile, --batch, "
-        "processes or threads: no time is stated for them."
-    ]
+    lost = f"{sum(cell.seconds is None for cell in cells)} of {len(cells)} cells were drawn earlier on another machine"
+    why = f"{lost}, or with other --compile, --batch, processes or threads: no time is stated for them."
+    return [why] if any(cell.seconds is None for cell in cells) else []
 
 
 def _absent(cells: Sequence[Cell]) -> list[str]:

@@ -182,26 +182,16 @@ def _held_out(
     else:
         read = held_out(data[0], tokenizer, length, count=texts, split=split, wrap=wrap)
     if len(read) < LEAST_TEXTS:
-        raise UserError(f"{data[0]} has {len(read)} texts of {length} tokens, and fitting needs {LEAST_TEXTS}: give "
-                        "more text, or hold out more of it")  # fmt: skip
+        raise UserError(f"{data[0]} has {len(read)} texts of {length} tokens, fitting needs {LEAST_TEXTS}: give more")
     return read
 
 
 def fit_on(
-    checkpoint: Checkpoint,
-    texts_TL: Tensor,
-    steps: int = 8,
-    *,
-    document_T: Tensor | None = None,
-    plan: str | Plan = "golden",
-    levels: int | None = None,
-    seed: int = 0,
-    batch: int | None = None,
-    device: str = "auto",
-    precision: Precision = "auto",
-    progress: Progress | None = None,
+    checkpoint: Checkpoint, texts_TL: Tensor, steps: int = 8, *, document_T: Tensor | None = None,
+    plan: str | Plan = "golden", levels: int | None = None, seed: int = 0, batch: int | None = None,
+    device: str = "auto", precision: Precision = "auto", progress: Progress | None = None,
     facts: dict[str, Any] | None = None,
-) -> FittedGrid:
+) -> FittedGrid:  # fmt: skip
     """The same on texts that are tokens already.
 
     `document_T` says which document each text is cut from (default: all are of one). Under torchrun the processes share
@@ -253,8 +243,8 @@ def _one_order(plan: Plan) -> Locked | LeftToRight:
     """A grid cuts one order of all positions into steps: only plans that have one can be fitted."""
     if isinstance(plan, (Locked, LeftToRight)):
         return plan
-    raise UserError(f"a grid cannot be fitted for {plan.name!r}: its order of positions is not one that is known "
-                    "beforehand; take a locked plan such as golden or iid, or left_to_right")  # fmt: skip
+    said = f"a grid cannot be fitted for {plan.name!r}, whose order of positions is not known beforehand"
+    raise UserError(f"{said}: take a locked plan such as golden or iid, or left_to_right")
 
 
 def _counted(progress: Progress | None, world: int, total: int) -> Advance | None:

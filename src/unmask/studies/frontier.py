@@ -56,7 +56,7 @@ def between(low_D: Tensor, high_D: Tensor) -> tuple[float | None, float | None]:
 
 
 def _finite(value: float) -> float | None:
-    return value if -float("inf") < value < float("inf") else None
+    return value if math.isfinite(value) else None
 
 
 def draw_cell(cell: Cell, *, seed: int = 0, draws: int = DRAWS) -> Drawn:
@@ -101,10 +101,9 @@ def alike(cell: Cell, path: Sequence[Cell]) -> Json | None:
         above, below = hot.scores["entropy"]["value"], cool.scores["entropy"]["value"]
         if min(above, below) <= target <= max(above, below):
             share = 0.0 if above == below else (target - above) / (below - above)
-            teacher = {
-                end: (1 - share) * hot.scores["self_bleu"][end] + share * cool.scores["self_bleu"][end] for end in ENDS
-            }
-            student = {end: cell.scores["self_bleu"][end] for end in ENDS}
+            student, start, stop = (one.scores["self_bleu"] for one in (cell, hot, cool))
+            teacher = {end: (1 - share) * start[end] + share * stop[end] for end in ENDS}
+            student = {end: student[end] for end in ENDS}
             return {"student": student, "teacher": teacher, "differ": _differ(student, teacher)}
     return None
 

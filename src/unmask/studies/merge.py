@@ -24,10 +24,7 @@ def merge(several: Sequence[Results]) -> Results:
     judges = {(run.judge or {}).get("id") for run in drawn}
     protocols = {run.settings["protocol"] for run in drawn if run.judge}
     if len(judges) > 1 or len(protocols) > 1:
-        raise UserError(
-            "these runs were judged by different judges or protocols, whose numbers do not compare: "
-            "evaluate them again with one judge and one protocol"
-        )
+        raise UserError("these runs have different judges or protocols, and do not compare: evaluate again with one")
     if len({run.settings["length"] for run in several}) > 1:
         raise UserError("these runs have texts of different lengths, and do not compare: evaluate again with one")
     _check_same_held_out(several)
@@ -62,13 +59,11 @@ def _on_common_texts(every: Sequence[Bound]) -> tuple[list[Bound], list[str]]:
     for bound in every:
         key = (bound.model, bound.plan, bound.steps)
         found[key] = max(found.get(key, bound), bound, key=lambda one: (common[texts(one)], len(one.ratio)))
-    counts = sorted({len(bound.ratio) for bound in found.values()}, reverse=True)
-    if len({texts(bound) for bound in found.values()}) < 2:
-        return list(found.values()), []
-    numbers = " or ".join(f"{count:,}" for count in counts)
-    return list(found.values()), [
-        f"Bounds are of different held-out texts ({numbers} of them): compare like with like."
-    ]
+    kept = list(found.values())
+    if len(set(map(texts, kept))) < 2:
+        return kept, []
+    numbers = " or ".join(f"{count:,}" for count in sorted({len(bound.ratio) for bound in kept}, reverse=True))
+    return kept, [f"Bounds are of different held-out texts ({numbers} of them): compare like with like."]
 
 
 def _same_model(one: Json, other: Json) -> bool:
@@ -89,11 +84,8 @@ def _check_same_held_out(several: Sequence[Results]) -> None:
         names.setdefault((said.get("texts"), said.get("sha256", name)), set()).add(name)
     for ((count, _), mine), ((other_count, _), theirs) in itertools.combinations(names.items(), 2):
         if count == other_count or not mine & theirs:
-            shown = " and ".join(sorted({min(mine), min(theirs)}))
-            raise UserError(
-                f"these runs have different held-out text ({shown}), and do not compare: evaluate again with one "
-                "--data, --split and --n"
-            )
+            differ = f"these runs have different held-out text ({' and '.join(sorted({min(mine), min(theirs)}))})"
+            raise UserError(f"{differ}, and do not compare: evaluate again with one --data, --split and --n")
 
 
 def _held_out(run: Results) -> list[Json]:
@@ -120,10 +112,8 @@ def _check_same_grids(several: Sequence[Results]) -> None:
             if entry.plan is None or not entry.plan.endswith(".json") or not grid:
                 continue
             if times.setdefault((entry.plan, entry.steps), grid["times"]) != grid["times"]:
-                raise UserError(
-                    f"two runs mean different grids of {entry.steps} steps by {entry.plan}: evaluate one of them again "
-                    "with its file under another name"
-                )
+                said = f"two runs mean different grids of {entry.steps} steps by {entry.plan}"
+                raise UserError(f"{said}: evaluate one of them again with its file under another name")
 
 
 def _union(lists: Iterable[Iterable[Any]]) -> list[Any]:

@@ -64,9 +64,8 @@ def plans_on_grids(names: Sequence[str], steps: Sequence[int]) -> list[PlanOnGri
     for said in names:
         plan, sign, grid = said.partition("@")
         make_plan(plan)
-        usual = usual_grid(plan)
-        plain = not sign or grid == usual
-        one = PlanOnGrid(plan if plain else said, plan, usual if plain else grid)
+        plain = not sign or grid == usual_grid(plan)
+        one = PlanOnGrid(plan, plan, usual_grid(plan)) if plain else PlanOnGrid(said, plan, grid)
         for n in (None, *steps):
             _try(one, n)
         found[one.name] = one

@@ -70,9 +70,8 @@ class Cell:
     def from_json(cls, said: Json) -> Cell:
         real = "source" in (said["record"].get("texts") or {})  # of blocks of held-out text
         ratios = {name: _ratio(ratio, real) for name, ratio in said["ratios"].items()}
-        return cls(
-            **{**said, "ratios": ratios, "samples": tuple(said["samples"]), "suspicions": tuple(said["suspicions"])}
-        )
+        several = {name: tuple(said[name]) for name in ("samples", "suspicions")}
+        return cls(**{**said, "ratios": ratios, **several})
 
 
 def _ratio(said: Json, real: bool) -> Ratio:
@@ -181,21 +180,15 @@ def write_results(results: Results, path: Path) -> None:
 
 
 def read_results(path: Path | str) -> Results:
-    """A results.json, checked."""
-    path = Path(path)
-    if path.is_dir():
-        path = path / "results.json"
+    """A results.json, or that of a folder, checked."""
+    path = Path(path) / "results.json" if Path(path).is_dir() else Path(path)
     said = read_json(path, "results")
     if said.get("format") != FORMAT:
         raise UserError(f"{path} is not a results file of `unmask evaluate`: give a results.json it wrote")
     if said.get("version") != VERSION:
-        raise UserError(
-            f"{path} is of schema version {said.get('version')}, this unmask reads {VERSION}: "
-            "evaluate again, or install the release that wrote it"
-        )
+        raise UserError(f"{path} is of schema version {said.get('version')}, not {VERSION}: evaluate again")
     with reading(path, "results", "evaluate again"):
-        results = Results.from_json(said)
-        _check(results)
+        _check(results := Results.from_json(said))
         return results
 
 

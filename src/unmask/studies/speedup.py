@@ -111,8 +111,7 @@ def speed_up(student: Drawn, nfe: float, teacher: Mapping[float, Sequence[Drawn]
     if math.isnan(found):
         return SpeedUp("not bracketed", None, None, None, None, nfe, share)
     relation = ">" if found == math.inf else "<" if found == -math.inf else "="
-    edge = {">": float(reach.least_D[0]), "<": float(reach.most_D[0]), "=": found}[relation]
-    n_star = math.exp(edge)
+    n_star = math.exp({">": float(reach.least_D[0]), "<": float(reach.most_D[0]), "=": found}[relation])
     return SpeedUp(relation, n_star / nfe, low or None, high, n_star if relation == "=" else None, nfe, share)
 
 
