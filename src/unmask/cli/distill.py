@@ -32,22 +32,19 @@ def present(call: Call, *, json: bool = False) -> None:
 
 def _print_table(table: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from unmask.core.show import table as shown
 
     title = "{samples} samples in {steps} steps on the plan {plan}; ± is a standard error".format(**table)
     if judge := table["judge"]:
         title += f"; judge {judge['name']}"
     names = ["model", "delta", "tau", "NFE", *(["Gen PPL"] if judge else []), "entropy", "ELBO/token"]
-    shown = Table(*names, title=title, title_justify="left")
+    rows = []
     for row in table["rows"]:
         about, entropy, elbo, judged = row["round"] or {}, row["entropy"], row["elbo"], row["gen_ppl"]
-        shown.add_row(
-            row["name"] if row["temperature"] == 1 else f"{row['name']}, T={row['temperature']:.3f}",
-            f"{about['delta']:.4g}" if "delta" in about else "",
-            f"{about['tau']:.3g}" if "tau" in about else "",
-            f"{row['nfe']:.1f}",
-            *([f"{judged['value']:.1f} ± {judged['stderr']:.1f}"] if judged else []),
-            f"{entropy['value']:.3f} ± {entropy['stderr']:.3f}",
-            with_stderr(elbo["nats"], elbo["stderr"], digits=3) if elbo else "",
-        )
-    Console(highlight=False).print(shown)
+        name = row["name"] if row["temperature"] == 1 else f"{row['name']}, T={row['temperature']:.3f}"
+        cells = [name, *(f"{about[key]:.4g}" if key in about else "" for key in ("delta", "tau")), f"{row['nfe']:.1f}"]
+        cells += [f"{judged['value']:.1f} ± {judged['stderr']:.1f}"] if judged else []
+        cells += [f"{entropy['value']:.3f} ± {entropy['stderr']:.3f}"]
+        rows.append([*cells, with_stderr(elbo["nats"], elbo["stderr"], digits=3) if elbo else ""])
+    Console(highlight=False).print(shown(title, names, rows))

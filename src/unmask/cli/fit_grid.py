@@ -35,25 +35,19 @@ def present(call: Callable[..., Any], *, out: Path, json: bool = False) -> None:
 
 def _print_table(fitted: FittedGrid, out: Path) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(
-        title=f"{fitted.plan}, {fitted.grid.steps} steps, on {fitted.record['texts']['measured_on']} texts that the "
-        "grid was not fitted on",
-        caption="nats per token ± standard error by documents; the difference is paired",
-    )
-    for name in ("grid", "NELBO", "fitted - this", "NFE"):
-        table.add_column(name, justify="left" if name == "grid" else "right")
+    from unmask.core.show import table
+
+    rows = []
     for name, worth in fitted.worth.items():
-        gain = worth.fitted_minus_this
-        table.add_row(
-            name,
-            f"{worth.nelbo.value:.4f} ± {worth.nelbo.stderr:.4f}",
-            "" if name == "fitted" else f"{gain.value:+.4f} ± {gain.stderr:.4f}",
-            f"{worth.nfe:.1f}",
-        )
+        nelbo, gain = worth.nelbo, worth.fitted_minus_this
+        less = "" if name == "fitted" else f"{gain.value:+.4f} ± {gain.stderr:.4f}"
+        rows.append([name, f"{nelbo.value:.4f} ± {nelbo.stderr:.4f}", less, f"{worth.nfe:.1f}"])
+    unseen = f"on {fitted.record['texts']['measured_on']} texts that the grid was not fitted on"
+    title = f"{fitted.plan}, {fitted.grid.steps} steps, {unseen}"
     console = Console(highlight=False)
-    console.print(table)
+    console.print(table(title, ["grid", "NELBO", "fitted - this", "NFE"], rows))
+    console.print("nats per token ± standard error by documents; the difference is paired")
     console.print("one stripe a step, as wide as its share of the tokens:")
     for name, worth in fitted.worth.items():
         console.print(f"  {name:<7} {picture(worth)}")

@@ -68,9 +68,7 @@ class Option:
             return "{" + ",".join(self.choices) + "}"
         is_path = Path in alternatives(self.annotation)
         kind = METAVARS[Path if is_path else str if str in kinds else kinds[0]]
-        if self.named:
-            return "NAME=VALUE" if len(kinds) > 1 else f"NAME={kind}"
-        return kind
+        return kind if not self.named else "NAME=VALUE" if len(kinds) > 1 else f"NAME={kind}"
 
     def convert(self, raw: Any) -> Any:
         """A value from the command line or a recipe, checked; raises UserError in one line."""
@@ -80,7 +78,7 @@ class Option:
             raise UserError(f"{self.shown} must have a value, not null")
         if self.named:
             pairs = raw.items() if isinstance(raw, dict) else self._pairs(raw if isinstance(raw, list) else [raw])
-            return {str(name): self._single(self.elements, value) for name, value in pairs}
+            return {str(name): self._value(value) for name, value in pairs}
         words = raw if isinstance(raw, list) else [raw]
         if isinstance(raw, dict) or (isinstance(raw, list) and not self.elements):
             raise UserError(f"{self.shown} takes one value, not {raw!r}")
@@ -108,11 +106,12 @@ class Option:
             pairs[name] = value
         return pairs.items()
 
-    def _single(self, kinds: list[Any], word: Any) -> Any:
-        for kind in sorted(kinds, key=lambda kind: kind in TEXT):
+    def _value(self, word: Any) -> Any:
+        """The value of NAME=VALUE."""
+        for kind in sorted(self.elements, key=lambda kind: kind in TEXT):
             if self._fits(kind, word):
                 return self._read(kind, word)
-        raise self._mistake(kinds, word)
+        raise self._mistake(self.elements, word)
 
     def _mistake(self, kinds: list[Any], word: Any) -> UserError:
         if choices := _choices(kinds):

@@ -46,37 +46,21 @@ class _Help(argparse.HelpFormatter):
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if isinstance(action, argparse.BooleanOptionalAction):
             return action.option_strings[0].replace("--", "--[no-]" if action.const else "--")
-        shown = ", ".join(action.option_strings)
+        shown = ", ".join(action.option_strings) or str(action.metavar)
         if action.option_strings and action.nargs != 0:
             shown += f" {action.metavar}" + (" ..." if action.nargs == "+" else "")
-        elif not action.option_strings:
-            shown = str(action.metavar)
         lines = textwrap.wrap(shown.replace(",", ", "), self._width - 4, subsequent_indent="    ")
         return shown if len(lines) < 2 else "\n".join(lines).replace(", ", ",")
 
 
 class CommandLine:
-    """The command line of one verb.
-
-    Args:
-        function: the verb
-        program: what the user types, such as `unmask sample`
-        present: takes the verb with its values filled in, and its own options, calls it and shows what comes of it
-        positional: parameters that need no flag; positional-only ones never do
-        machine: whether it computes with torch, and takes --threads
-        plugins: whether it takes --plugin
-    """
+    """The command line of one verb: `program` is what the user types, `positional` parameters need no flag, `machine`
+    gives it --threads, `plugins` gives it --plugin."""
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        program: str,
-        present: Callable[..., Any] | None = None,
-        *,
-        positional: Sequence[str] = (),
-        machine: bool = False,
-        plugins: bool = False,
-    ) -> None:
+        self, function: Callable[..., Any], program: str, present: Callable[..., Any] | None = None, *,
+        positional: Sequence[str] = (), machine: bool = False, plugins: bool = False,
+    ) -> None:  # fmt: skip
         self.function, self.program, self.present = function, program, present
         self.machine, self.plugins = machine, plugins
         shows = options_of(present, group="Output") if present else []
@@ -85,9 +69,8 @@ class CommandLine:
 
     @functools.cached_property
     def parser(self) -> argparse.ArgumentParser:
-        words = [
-            _in_usage(option) for option in self.options.values() if option.positional or option.default is MISSING
-        ]
+        named = [option for option in self.options.values() if option.positional or option.default is MISSING]
+        words = map(_in_usage, named)
         parser = _Parser(
             prog=self.program, usage=f"{self.program} {' '.join(['[options]', *words])}", allow_abbrev=False,
             description=documented(flattened(self.function)[2])[0], formatter_class=_Help,
@@ -123,11 +106,9 @@ class CommandLine:
         recipe, only_print, threads = values.pop("config"), values.pop("print_config"), values.pop("threads", None)
         load_plugins(values.pop("plugin", ()))
         chosen = self._read_recipe(recipe) if recipe else {}
-        chosen |= {
-            name: self.options[name].convert(raw)
-            for name, raw in values.items()
-            if not (self.options[name].positional and raw == [])
-        }
+        for name, raw in values.items():
+            if not (self.options[name].positional and raw == []):
+                chosen[name] = self.options[name].convert(raw)
         full = {name: option.default for name, option in self.options.items() if option.default is not MISSING} | chosen
         if only_print:
             shown = {self.options[name].flag: _as_yaml(value) for name, value in full.items()}
@@ -203,23 +184,20 @@ def _add(group: Any, option: Option) -> None:
     """One option for argparse, which only collects words: `Option.convert` reads them."""
     help_ = option.help.replace("%", "%%")
     if not any(option.default is one for one in (MISSING, None, False)) and option.default not in ([], ()):
-        several = isinstance(option.default, (list, tuple))
-        shown = "on" if option.default is True else option.default
-        help_ += f" (default: {' '.join(map(str, option.default)) if several else shown})"
+        shown = [option.default] if not isinstance(option.default, (list, tuple)) else option.default
+        help_ += f" (default: {'on' if option.default is True else ' '.join(map(str, shown))})"
     settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": help_}
     if option.positional:
         nargs = "*" if option.elements else "?"  # a recipe may have it: `parse` says what is missing
         group.add_argument(option.name, nargs=nargs, metavar=option.flag.upper(), **settings)
         return
-    flags = [SHORT[option.flag]] if option.flag in SHORT else []
-    flags.append(f"--{option.flag}")
+    flags = [*([SHORT[option.flag]] if option.flag in SHORT else []), f"--{option.flag}"]
     if option.scalars == [bool] and not option.elements:
         action = group.add_argument(*flags, dest=option.name, action=argparse.BooleanOptionalAction, **settings)
         action.const = option.default is True  # its help shows --no- only where that changes something
-    elif option.elements:
-        group.add_argument(*flags, dest=option.name, nargs="+", metavar=option.metavar, **settings)
     else:
-        group.add_argument(*flags, dest=option.name, metavar=option.metavar, **settings)
+        several = "+" if option.elements else None
+        group.add_argument(*flags, dest=option.name, nargs=several, metavar=option.metavar, **settings)
 
 
 def _set_threads(threads: int) -> None:

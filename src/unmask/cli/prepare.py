@@ -23,20 +23,16 @@ def present(call: Call, *, json: bool = False) -> None:
 
 def _show(done: Prepared) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    shards = done.shards
-    tokenizer = shards.index["tokenizer"]
-    table = Table("split", "documents", "tokens", "text, MB", "shards")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    from unmask.core.show import table
+
+    shards, tokenizer, rows = done.shards, done.shards.index["tokenizer"], []
     for split, about in shards.index["splits"].items():
         size = f"{about['text_bytes'] / 1e6:.1f}"
-        table.add_row(split, f"{about['documents']:,}", f"{about['tokens']:,}", size, str(len(about["shards"])))
+        rows.append([split, f"{about['documents']:,}", f"{about['tokens']:,}", size, str(len(about["shards"]))])
     console = Console()
-    console.print(table)
+    console.print(table("", ["split", "documents", "tokens", "text, MB", "shards"], rows))
     news = "was prepared already, nothing to do" if done.already else "is ready"
     name = f"{tokenizer['name']} ({tokenizer['size']:,} tokens)"
-    console.print(
-        f"{shards.folder} {news}; tokenizer {name}, split by {shards.index['split_by']}", soft_wrap=True, markup=False
-    )
+    ready = f"{shards.folder} {news}; tokenizer {name}, split by {shards.index['split_by']}"
+    console.print(ready, soft_wrap=True, markup=False)

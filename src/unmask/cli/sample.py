@@ -70,10 +70,8 @@ def present(
     given = call.keywords
     checkpoint = load(given["model"], weights=weights)
     n = how_many(*(given[name] for name in ("n", "prompt", "suffix", "length", "infill")))
-    printer = None
-    if out is None and is_first():
-        lines = as_json if json else partial(plain, n=n, is_terminal=sys.stdout.isatty())
-        printer = Printer(lines, waits=watch)
+    lines = as_json if json else partial(plain, n=n, is_terminal=sys.stdout.isatty() and out is None)
+    printer = Printer(lines, waits=watch) if out is None and is_first() else None
     with _Audience(checkpoint, n, watch, film=bool(gif or html), printer=printer) as audience:
         samples = call(model=checkpoint, callback=audience.callback, finished=audience.finished)
     if not is_first():
@@ -85,8 +83,9 @@ def present(
         if json:
             print(json_line(kind="run", **samples.record), flush=True)
     elif out is not None:
-        texts = [line for i in every for line in (as_json(samples, i, i) if json else plain(samples, i, i, n))]
-        write_text(out, "".join(f"{line}\n" for line in [*texts, *([json_line(kind="run", **samples.record)] * json)]))
+        texts = [line for i in every for line in lines(samples, i, i)]
+        texts += [json_line(kind="run", **samples.record)] if json else []
+        write_text(out, "".join(f"{line}\n" for line in texts))
     audience.save(samples, Path(str(given["model"])).name, gif, html)
     print(_footer(samples, audience.seconds, str(given["grid"])), file=sys.stderr)
 
@@ -103,10 +102,8 @@ class _Audience:
         self.camera = Camera() if film and here else None
         self.watch = Watch(self.codec) if watch and here else None
         self.bar = _bar() if here and not watch else None
-        self.seconds = 0.0
-        self._stack = ExitStack()
-        sees = self.camera or self.watch or self.bar
-        self.callback = self._show if sees else None
+        self.seconds, self._stack = 0.0, ExitStack()
+        self.callback = self._show if self.camera or self.watch or self.bar else None
         self.finished = self._take if here else None
 
     def __enter__(self) -> _Audience:
@@ -150,8 +147,7 @@ class _Audience:
         """The animations that were asked for."""
         if self.camera is None:
             return
-        forwards = counted(int(samples.nfe[0]), "forward")
-        heat = samples.record["temperature"]
+        forwards, heat = counted(int(samples.nfe[0]), "forward"), samples.record["temperature"]
         at = "" if heat == 1 else f" · T = {heat:g}"
         film = self.camera.film(self.codec, f"{model} · {_order(samples.record)} · {forwards}{at}")
         if gif is not None:

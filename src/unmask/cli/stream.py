@@ -46,15 +46,11 @@ def as_json(samples: Samples, row: int, index: int) -> Iterator[str]:
     log_q = samples.log_q[row][is_real]
     has_law = not bool(log_q.isnan().any())
     yield json_line(
-        kind="sample",
-        index=index,
-        text=samples.text[row] if samples.text else None,
-        tokens=samples.tokens[row][is_real].tolist(),
-        given=samples.given[row][is_real].tolist(),
-        nfe=int(samples.nfe[row]),
-        log_q=float(log_q.sum()) if has_law else None,
+        kind="sample", index=index, text=samples.text[row] if samples.text else None,
+        tokens=samples.tokens[row][is_real].tolist(), given=samples.given[row][is_real].tolist(),
+        nfe=int(samples.nfe[row]), log_q=float(log_q.sum()) if has_law else None,
         token_log_q=log_q.tolist() if has_law else None,
-    )
+    )  # fmt: skip
 
 
 def json_line(**content: Any) -> str:
@@ -64,9 +60,7 @@ def json_line(**content: Any) -> str:
 class Printer:
     """Prints texts to stdout in their order; batches may come in another one, and some of them twice.
 
-    Args:
-        lines: the lines of a row, which is sample number i
-        waits: whether to print nothing before all are done
+    `lines` gives the lines of a row, which is sample number i; one that waits prints nothing before all are done.
     """
 
     def __init__(self, lines: Callable[[Samples, int, int], Iterator[str]], waits: bool = False) -> None:

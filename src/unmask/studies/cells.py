@@ -144,7 +144,7 @@ class CellMaker:
         found = self.measure(texts, with_mauve=self.mauve_at is not None)
         tokens, shown = sum(map(len, texts.rows)), tuple(texts.strings[:SHOWN])
         self.progress.say(name, finished=1)
-        return Cell(name, None, None, None, len(texts), None, None, tokens, **vars(found), samples=shown)
+        return Cell(name, None, None, None, len(texts), None, None, tokens, **found, samples=shown)
 
     def _samples(self, place: Place, key: list[Any]) -> Drawn:
         found = self._find(".samples", key, Drawn.from_json)
@@ -186,10 +186,10 @@ class CellMaker:
         entry, samples = place.entry, drawn.samples
         texts = of_samples(samples, entry.checkpoint.tokenizer, sha256=entry.sha256, name=entry.name)
         found = self.measure(texts, with_mauve=with_mauve)
-        found = replace(found, record={**found.record, "timing": drawn.timing})
+        found["record"]["timing"] = drawn.timing
         nfe, tokens = float(samples.nfe.double().mean()), int((samples.tokens >= 0).sum())
         where = (entry.name, place.plan_name, place.steps, place.temperature, len(texts), nfe, drawn.seconds, tokens)
-        return Cell(*where, **vars(found), samples=tuple(texts.strings[:SHOWN]))
+        return Cell(*where, **found, samples=tuple(texts.strings[:SHOWN]))
 
     def bound(self, entry: Entry, plan: PlanOnGrid | None, steps: int, texts: Texts) -> Bound:
         """NELBO on a plan in so many steps; without a plan, the ELBO."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from unmask.metrics import built_in  # noqa: F401 (registers the metrics of the package)
@@ -10,7 +10,7 @@ from unmask.metrics.cache import Store
 from unmask.metrics.diversity import suspicions
 from unmask.metrics.judges import Judge
 from unmask.metrics.registry import METRICS
-from unmask.metrics.score import Ratio, Score, Unavailable
+from unmask.metrics.score import Score, Unavailable
 from unmask.metrics.texts import Texts
 from unmask.studies.results import Json
 
@@ -27,19 +27,8 @@ class RealText:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """Scores by name, the statistics of single texts, what looks wrong, what cannot be had and why, and one record."""
-
-    scores: dict[str, Json] = field(default_factory=dict)
-    ratios: dict[str, Ratio] = field(default_factory=dict)
-    suspicions: tuple[str, ...] = ()
-    record: Json = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
 class Measure:
-    """How texts are scored in one evaluation."""
+    """How texts are scored in one evaluation: gives the fields of a Cell that are found by measuring."""
 
     judge: Judge | None
     protocol: str
@@ -47,14 +36,14 @@ class Measure:
     store: Store | None
     seed: int
 
-    def __call__(self, texts: Texts, *, with_mauve: bool = False) -> Measured:
+    def __call__(self, texts: Texts, *, with_mauve: bool = False) -> Json:
         names = [name for name in METRICS if name != "mauve" or with_mauve]
         scores, absent = self._scores(texts, names)
         looks = () if self.real is None or "self_bleu" not in scores else suspicions(scores, self._real_scores)
         record = {"texts": texts.record, **(scores["gen_ppl"].record if "gen_ppl" in scores else {})}
         ratios = {JOINT[name]: one.ratio.rounded() for name, one in scores.items() if name in JOINT and one.ratio}
         plain = {name: score.plain() for name, score in scores.items()}
-        return Measured(plain, ratios, tuple(looks), record, absent)
+        return {"scores": plain, "ratios": ratios, "suspicions": tuple(looks), "record": record, "absent": absent}
 
     def _scores(self, texts: Texts, names: list[str] | tuple[str, ...]) -> tuple[dict[str, Score], dict[str, str]]:
         """Scores, and why others cannot be had; those that need a judge or real text are absent without a word."""
