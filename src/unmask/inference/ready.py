@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
@@ -173,3 +175,33 @@ def make_ready(model: Denoiser, place: torch.device, precision: Precision = "aut
             _KEPT[network] = now, ready
     ready.forwards = ready.rows = 0
     return ready
+
+
+@dataclass(frozen=True)
+class InAutocast:
+    """A model's two calls beside a training under autocast: for one device and one precision of it (None: off)."""
+
+    device: torch.device
+    dtype: torch.dtype | None
+    features: Callable[..., Tensor]
+    head: Callable[[Tensor], Tensor]  # may have columns beyond the vocabulary; its result may be written to
+    precision: Callable[[], AbstractContextManager[object]]
+
+
+def in_autocast(model: Denoiser, device: torch.device, dtype: torch.dtype | None, compile: bool) -> InAutocast:
+    """Without autocast the model as it is, moved there; with it, made ready in autocast's precision."""
+
+    def exact() -> AbstractContextManager[object]:  # what is made ready has its own precision
+        return torch.autocast(device.type, enabled=False)
+
+    if isinstance(model, nn.Module):
+        model.to(device)
+    run: Denoiser = model
+    if isinstance(model, nn.Module) and dtype is not None:
+        with exact():
+            run = family_of(model).inference(model, dtype, device)  # type: ignore[assignment]
+        if run is not model and not getattr(model, "_shares", False):
+            model.cpu()  # only the other one is needed here
+    features = torch.compile(run.features) if compile else run.features
+    head = getattr(run, "padded_logits", None) or (lambda h: run.logits(h).clone())
+    return InAutocast(device, dtype, features, head, nullcontext if run is model else exact)

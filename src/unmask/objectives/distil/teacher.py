@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -20,7 +17,7 @@ from torch import Tensor, nn
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.inference.categorical import Law
-from unmask.inference.ready import Ready
+from unmask.inference.ready import InAutocast, Ready, in_autocast
 from unmask.inference.step_law import Factorised, Step, StepLaw
 from unmask.models.denoiser import MASK_LOGIT, Denoiser, is_causal, states_of
 from unmask.models.family import family_of, plain
@@ -41,7 +38,7 @@ class Teacher:
         self.step_law: StepLaw = source.step_law if isinstance(source, Checkpoint) else Factorised()
         self.model = _frozen_copy(model)
         self.compiled = False
-        self._ready: _Ready | None = None
+        self._ready: InAutocast | None = None
 
     @classmethod
     def of(cls, source: Checkpoint | Denoiser | Teacher) -> Teacher:
@@ -106,11 +103,11 @@ class Teacher:
         ready = _Drawing(self, h_ND.device)
         return self.step_law.draw(Step(ready, h_ND, flat_M, flat_M, length, Law()), uniform_M).token_M
 
-    def _prepare(self, device: torch.device) -> _Ready:
+    def _prepare(self, device: torch.device) -> InAutocast:
         """The model as it runs on this device in this precision."""
         dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
         if self._ready is None or (self._ready.device, self._ready.dtype) != (device, dtype):
-            self._ready = _ready(self.model, device, dtype, self.compiled)
+            self._ready = in_autocast(self.model, device, dtype, self.compiled)
         return self._ready
 
 
@@ -120,34 +117,6 @@ class _Drawing(Ready):
     def __init__(self, teacher: Teacher, device: torch.device) -> None:
         super().__init__(teacher.model, device)
         self._head = teacher.logits
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """A model's two calls, for one device and one precision of autocast (None: off)."""
-
-    device: torch.device
-    dtype: torch.dtype | None
-    features: Callable[..., Tensor]
-    head: Callable[[Tensor], Tensor]  # may have columns beyond the vocabulary; its result may be written to
-    precision: Callable[[], AbstractContextManager[object]]
-
-
-def _ready(model: Denoiser, device: torch.device, dtype: torch.dtype | None, compile: bool) -> _Ready:
-    def exact() -> AbstractContextManager[object]:  # what is made ready has its own precision
-        return torch.autocast(device.type, enabled=False)
-
-    if isinstance(model, nn.Module):
-        model.to(device)
-    run: Denoiser = model
-    if isinstance(model, nn.Module) and dtype is not None:
-        with exact():
-            run = family_of(model).inference(model, dtype, device)  # type: ignore[assignment]
-        if run is not model and not getattr(model, "_shares", False):
-            model.cpu()  # only the other one is needed here
-    features = torch.compile(run.features) if compile else run.features
-    head = getattr(run, "padded_logits", None) or (lambda h: run.logits(h).clone())
-    return _Ready(device, dtype, features, head, nullcontext if run is model else exact)
 
 
 def _frozen_copy(model: Denoiser) -> Denoiser:
