@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from unmask.studies.report.tables import Table as Grid
+    from unmask.studies.report.tables import Table
     from unmask.studies.results import Results
 
 
@@ -45,8 +44,6 @@ def show(results: Results, out: Path, as_json: bool) -> None:
 
     write_report(results, out)
     if as_json:
-        from json import dumps
-
         said = results.to_json()
         print(dumps({name: said[name] for name in ("settings", "judge", "analysis", "notes", "provenance")}, indent=2))
         return
@@ -65,7 +62,7 @@ def show(results: Results, out: Path, as_json: bool) -> None:
     console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
 
 
-def _rich(grid: Grid) -> Table:
+def _rich(grid: Table) -> Any:
     """A table of the report for a terminal. Names of models and plans may look like rich's markup, and are not."""
     from rich.markup import escape
 
@@ -75,29 +72,26 @@ def _rich(grid: Grid) -> Table:
     return table(escape(grid.title), list(map(escape, grid.head)), rows)
 
 
-def _own(results: Results) -> Grid:
+def _own(results: Results) -> Table:
     """Scores of plug-ins; and of texts from files every score, since there is no other table for those."""
     from unmask.metrics.built_in import of_plug_ins
-    from unmask.studies.report.tables import Table as Grid
-    from unmask.studies.report.tables import halved
+    from unmask.studies.report.tables import Table, halved
 
-    foreign = results.named("texts")
-    if foreign and not results.plans:
+    if results.named("texts") and not results.plans:
         cells = [cell for cell in results.cells if cell.plan is None]
         names = list(dict.fromkeys(name for cell in cells for name in cell.scores))
         rows = [[name, *(halved(cell.scores.get(name)) for cell in cells)] for name in names]
-        return Grid("Every score, ± half the 95% interval", ["", *(cell.model for cell in cells)], rows)
+        return Table("Every score, ± half the 95% interval", ["", *(cell.model for cell in cells)], rows)
     names = of_plug_ins({name for cell in results.cells for name in cell.scores})
     cells = [cell for cell in results.cells if cell.temperature in (None, results.temperature) and names]
     where = [f"{cell.model}\n{cell.plan}, {cell.steps} steps" if cell.steps else cell.model for cell in cells]
     rows = [[at, *(halved(cell.scores.get(name)) for name in names)] for at, cell in zip(where, cells, strict=True)]
-    return Grid("Other scores, ± half the 95% interval", ["", *names], rows)
+    return Table("Other scores, ± half the 95% interval", ["", *names], rows)
 
 
-def _plans(results: Results) -> Grid:
+def _plans(results: Results) -> Table:
     """Every plan's NELBO less that of the first one; empty where there is one plan."""
-    from unmask.studies.report.tables import Table as Grid
-    from unmask.studies.report.tables import interval
+    from unmask.studies.report.tables import Table, interval
 
     less = {(one["model"], one["plan"], one["steps"]): one for one in results.analysis["plan_likelihood"]}
     rows = [
@@ -105,4 +99,4 @@ def _plans(results: Results) -> Grid:
         for model, plan in dict.fromkeys((model, plan) for model, plan, _ in less)
     ]
     title = f"NELBO less that of {next(iter(results.plans), None)}, nats/token, paired over texts"
-    return Grid(title, ["", *(f"{steps} steps" for steps in results.steps)], rows)
+    return Table(title, ["", *(f"{steps} steps" for steps in results.steps)], rows)

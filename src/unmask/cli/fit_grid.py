@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,6 @@ def present(call: Callable[..., Any], *, out: Path, json: bool = False) -> None:
     with Progress(shown=is_first(), transient=True) as bar:
         fitted = call(out=out, progress=partial(bar.show, "views"))
     if json and is_first():
-        from json import dumps
-
         print(dumps(fitted.to_json(), indent=2))
     elif is_first():
         _print_table(fitted, out)

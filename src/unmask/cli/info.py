@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,6 @@ def info(checkpoint: str, /, *, json: bool = False) -> None:
     """
     found = describe(load(checkpoint), locate(checkpoint))
     if json:
-        from json import dumps
-
         print(dumps(found, indent=2, ensure_ascii=False))
         return
     made = found["provenance"]

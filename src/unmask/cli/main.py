@@ -1,5 +1,4 @@
-"""The command `unmask`: finds the verb, runs it, and turns every user's mistake, and a memory that is too small, into
-one line and exit code 2.
+"""The command `unmask`: runs a verb, and turns a user's mistake, or too little memory, into one line and exit code 2.
 
 Verbs are imported only when they are called, so that `unmask --help` answers at once.
 """
@@ -196,11 +195,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def open_streams() -> None:
-    """`unmask sample >&-` starts without a stdout: what goes there is then for nobody, and no reason to fail.
-
-    A model may write any character: a file or a pipe gets UTF-8, whatever the locale says; a terminal shows a ? for
-    what its encoding lacks.
-    """
+    """A closed stdout (`unmask sample >&-`) is no reason to fail. A model may write any character: a file or pipe gets
+    UTF-8, whatever the locale says; a terminal shows a ? for what its encoding lacks."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open as long as the process)
@@ -209,9 +205,7 @@ def open_streams() -> None:
 
 
 def catch_sigterm() -> None:
-    """What a scheduler sends ends a verb like Ctrl-C. Not among several processes: one that waits for the others inside
-    a library would never hear of it, and torchrun, which sends it, has words of its own.
-    """
+    """What a scheduler sends ends a verb like Ctrl-C; not among several processes: one that waits would not hear."""
 
     def end(*_: Any) -> NoReturn:
         raise Terminated
@@ -221,10 +215,8 @@ def catch_sigterm() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this process, with what it printed. One of several (torchrun) ends at once, without Python's own teardown:
-    gloo's threads live as long as the process; one that lets go of its last tensor while the interpreter is taken down
-    aborts it (SIGABRT) after all work is done.
-    """
+    """End this process, with what it printed. One of several (torchrun) ends without Python's own teardown, in which
+    a thread of gloo that lets go of its last tensor would abort it (SIGABRT) after all work is done."""
     if "RANK" in os.environ:
         if ranks := sys.modules.get("unmask.core.ranks"):  # else nobody has joined, and torch need not be loaded
             ranks.part()

@@ -38,4 +38,5 @@ def _check_not_lost(target: Path, inputs: list[Path]) -> None:
 
     among = target.resolve() in [path.resolve() for path in inputs]
     if target.is_file() and not among and "merged" not in read_results(target).provenance:
-        raise UserError(f"{target.parent} holds the results of an evaluation that is not among those given: see --out")
+        lost = f"{target.parent} holds the results of an evaluation that is not among those given"
+        raise UserError(f"{lost}: name another --out")

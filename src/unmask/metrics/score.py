@@ -60,10 +60,7 @@ class Ratio:
 
     @classmethod
     def around(cls, value: float, influence_n: Any) -> Ratio:
-        """A statistic of the whole pool, linear in each sample's influence on it (which has mean 0).
-
-        For what resampling cannot do: a text drawn twice would count as a repetition.
-        """
+        """A statistic of the whole pool, linear in each sample's influence: a text drawn twice would look repeated."""
         influence_n = _double(influence_n)
         return cls.mean(value + influence_n - influence_n.mean())
 
@@ -230,9 +227,8 @@ def independent(ratios: Sequence[Ratio], name: str, *, seed: int = 0, draws: int
 def choose_least(ratios: Sequence[Ratio]) -> tuple[int, Ratio]:
     """Which of several is least, and the samples that are left to score it.
 
-    The least of several noisy values is too small, and so is all that its own samples say of it, a bootstrap too: the
-    luck that had it chosen is in them. So every other sample only chooses, and the rest, which had no say, only score:
-    an interval of theirs is an ordinary one. What is alone is not chosen, and keeps all its samples.
+    The least of several noisy values is too small, and the luck that had it chosen is in its samples. So every other
+    sample only chooses, and the rest only score. What is alone is not chosen, and keeps all its samples.
     """
     if len(ratios) == 1:
         return 0, ratios[0]

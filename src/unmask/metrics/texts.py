@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +76,9 @@ class Texts:
         """What each text spells: one string more than it has end-of-document tokens, possibly empty."""
         return [[self.tokenizer.decode(part) for part in self._split(row)] for row in self.rows]
 
-    def _split(self, row: list[int]) -> Iterator[list[int]]:
-        ends = {self.tokenizer.eos_id, self.tokenizer.bos_id}
-        part: list[int] = []
-        for token in row:
-            if token in ends:
-                yield part
-                part = []
-            else:
-                part.append(token)
-        yield part
+    def _split(self, row: list[int]) -> list[list[int]]:
+        ends = [i for i, token in enumerate(row) if token in (self.tokenizer.eos_id, self.tokenizer.bos_id)]
+        return [row[before + 1 : end] for before, end in pairwise([-1, *ends, len(row)])]
 
     @property
     def strings(self) -> list[str]:

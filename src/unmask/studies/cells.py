@@ -142,9 +142,9 @@ class CellMaker:
         """A cell of texts that were not drawn here."""
         self.progress.say(name)
         found = self.measure(texts, with_mauve=self.mauve_at is not None)
-        tokens, shown = sum(map(len, texts.rows)), tuple(texts.strings[:SHOWN])
         self.progress.say(name, finished=1)
-        return Cell(name, None, None, None, len(texts), None, None, tokens, **found, samples=shown)
+        where = (name, None, None, None, len(texts), None, None, sum(map(len, texts.rows)))
+        return Cell(*where, **found, samples=tuple(texts.strings[:SHOWN]))
 
     def _samples(self, place: Place, key: list[Any]) -> Drawn:
         found = self._find(".samples", key, Drawn.from_json)

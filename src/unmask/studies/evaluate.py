@@ -104,9 +104,8 @@ def evaluate(
         about = {entry.name: entry.about() for entry in entries}
         roles = {**dict.fromkeys(theirs, TEXTS), **GIVEN}
         about |= {cell.model: {"role": roles[cell.model], "sha256": None, "provenance": {}} for cell in given}
-        settings = _settings(study, design, length, held)
+        settings, reader = _settings(study, design, length, held), None if judge is None else judge.record()
         where = provenance.record(ranks.device, processes=ranks.world)
-        reader = None if judge is None else judge.record()
         found = Results(about, made + given, likelihood, settings, reader, notes, {}, where)
         results = analyse(found, seed=study.seed)
         if out is not None:

@@ -46,15 +46,13 @@ class _Table:
 
 
 @cache
-def behaviour(
-    plan: str | None, grid: Grid, temperature: float, process: Process, step_law: StepLaw, masked: bool
-) -> str:
+def behaviour(plan: str | None, grid: Grid, heat: float, process: Process, step_law: StepLaw, masked: bool) -> str:
     """Of the sampler: where it goes by a plan with an exact denoiser of lines of 6 tokens, in float64."""
     model = Enumerated(sticky(length=6, tokens=3)) if process.by_plan else _Table(masked)
 
     def draw(law: StepLaw) -> str:
         tiny = Checkpoint(model, process=process, step_law=law)
-        run = start_run(tiny, make_ready(model, CPU), plan=plan, grid=grid, law=Law(temperature))
+        run = start_run(tiny, make_ready(model, CPU), plan=plan, grid=grid, law=Law(heat))
         rows = run.batch(list(range(TEXTS)), torch.full((TEXTS, model.length), -1))
         return _key(torch.stack([row.tokens_L for row in rows]), torch.stack([row.log_q_L for row in rows]), digits=9)
 

@@ -181,8 +181,6 @@ def _held_out(
         raise UserError(f"{name} has no tokenizer to read text with: give folders made by `unmask prepare`")
     else:
         read = held_out(data[0], tokenizer, length, count=texts, split=split, wrap=wrap)
-    if len(read) < LEAST_TEXTS:
-        raise UserError(f"{data[0]} has {len(read)} texts of {length} tokens, fitting needs {LEAST_TEXTS}: give more")
     return read
 
 
@@ -202,7 +200,7 @@ def fit_on(
     T, L = texts_TL.shape
     levels = choose_levels(levels, steps, L)
     if T < LEAST_TEXTS:
-        raise UserError(f"{T} texts are too few to fit on one half and measure on the other: at least {LEAST_TEXTS}")
+        raise UserError(f"there are {T} texts of {L} tokens, and fitting needs {LEAST_TEXTS}: give more text")
     if batch is not None and batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
     half = T // 2
@@ -219,10 +217,8 @@ def fit_on(
         forwards = sum(ranks.gather(body.forwards))
     digest, many = hashlib.sha256(texts_TL.numpy().tobytes()).hexdigest(), len(cluster_T.unique())
     about = {"fitted_on": half, "measured_on": T - half, "clusters": many, "length": L, "sha256": digest}
-    record = provenance.record(
-        ranks.device, model=checkpoint.provenance, plan=plan.name, levels=levels, seed=seed,
-        texts={**about, **(facts or {})}, forwards=forwards, precision=body.precision,
-    )  # fmt: skip
+    how = {"plan": plan.name, "levels": levels, "seed": seed, "forwards": forwards, "precision": body.precision}
+    record = provenance.record(ranks.device, model=checkpoint.provenance, texts={**about, **(facts or {})}, **how)
     return FittedGrid(paths[-1].grid(), plan.name, worth, paths, record)
 
 

@@ -118,16 +118,13 @@ def speed_up(student: Drawn, nfe: float, teacher: Mapping[float, Sequence[Drawn]
 def gap_at(
     student_log_ppl_D: Tensor, nfe: float, teacher: Mapping[float, Sequence[Drawn]], entropy_D: Tensor
 ) -> Interval:
-    """log PPL of the student less the teacher's at this NFE and entropy; below 0 is the student's gain.
-
-    The teacher is read off linearly in log NFE between its two nearest ones; beyond them not at all.
-    """
+    """log PPL of the student less the teacher's at this NFE and entropy; below 0 is the student's gain."""
     log_nfe_N, value_ND = reference(teacher, entropy_D)
     return Interval.of(student_log_ppl_D - at_nfe(log_nfe_N, value_ND, nfe))
 
 
 def at_nfe(log_nfe_N: Tensor, value_ND: Tensor, nfe: float) -> Tensor:
-    """A curve over log NFE at one NFE (1% beside a point still is that point)."""
+    """A curve at one NFE, linear in log NFE between points and NaN beyond them (1% beside a point is that point)."""
     wanted = math.log(nfe)
     nearest = int((log_nfe_N - wanted).abs().argmin())
     if abs(float(log_nfe_N[nearest]) - wanted) < 0.01:

@@ -1,7 +1,4 @@
-"""What an evaluation measures, as one typed record: made once, then passed on.
-
-`evaluate` and the command line take their options from the fields.
-"""
+"""What an evaluation measures, as one typed record: `evaluate` and the command line take their options from it."""
 
 from __future__ import annotations
 
