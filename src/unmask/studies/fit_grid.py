@@ -200,7 +200,7 @@ def fit_on(
     T, L = texts_TL.shape
     levels = choose_levels(levels, steps, L)
     if T < LEAST_TEXTS:
-        raise UserError(f"there are {T} texts of {L} tokens, and fitting needs {LEAST_TEXTS}: give more text")
+        raise UserError(f"there are {T} texts of {L} tokens, and fitting needs at least {LEAST_TEXTS}: give more")
     if batch is not None and batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")
     half = T // 2
