@@ -36,7 +36,7 @@ def test_it_is_drawn_and_scored_and_its_missing_scores_are_said(scene, network, 
     assert "no log q" in cell.absent["path_gap"]
     assert "path_gap" in results.one(model="teacher").scores
     said = " ".join(results.notes)
-    assert "No path_gap of other: these texts have no log q" in said
+    assert "No path_gap of other: the sampler gives these texts no log q" in said
     assert "the process resampled draws every position at every step" in said
     bounds = {(bound.model, bound.plan) for bound in results.bounds}
     assert bounds == {("teacher", None), ("teacher", "golden"), ("other", None)}
