@@ -177,6 +177,12 @@ def test_samples_of_a_new_step_law_follow_it_and_so_do_its_probabilities(plugin)
     torch.testing.assert_close(forced.log_q_TL.sum(1), law.flatten().log())
 
 
+def test_the_published_algorithm_takes_no_other_step_law(plugin):
+    checkpoint = Checkpoint(Table(), step_law=plugin.Sticky())
+    with pytest.raises(UserError, match="or other step law"):
+        sample(checkpoint, 1, 2, plan="iid", grid="mdlm", draw="legacy_fp32", device="cpu")
+
+
 def test_a_rollout_of_sdtt_draws_from_the_teachers_step_law(plugin, monkeypatch):
     """With a law that always repeats, the teacher's small step reveals equal neighbours."""
     model = Table()

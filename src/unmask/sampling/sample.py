@@ -71,9 +71,10 @@ class How:
     def check(self) -> None:
         """Options that exclude one another."""
         name, law = self.plan.name if self.plan else None, self.law
-        if self.legacy and (name != "iid" or self.grid.name != "mdlm" or self.remask or law.top_p < 1 or law.top_k):
+        other = self.remask or law.top_p < 1 or law.top_k or self.step_law.name != "factorised"
+        if self.legacy and (name != "iid" or self.grid.name != "mdlm" or other):
             raise UserError(f"{LEGACY} is the published algorithm as it stands: take plan iid, grid mdlm, and no "
-                            "remask, top_p or top_k")  # fmt: skip
+                            "remask, top_p, top_k or other step law")  # fmt: skip
         if self.remask is not None and (name != "iid" or self.grid.by != "time"):
             raise UserError("remasking goes position by position: take plan iid and the grid uniform, cosine or mdlm")
 
