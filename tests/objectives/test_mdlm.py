@@ -168,3 +168,23 @@ def test_a_mistake_is_one_line(settings, line):
         MDLM(**settings)
     assert line in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_exact_counts_weigh_every_count_of_masks_alike(model, text):
+    """One text, L rows: every k once, exactly k masked, and the row's loss is L/k times what the view's law says."""
+    L = text.tokens_BL.shape[1]
+    rows = replace(text, tokens_BL=text.tokens_BL[:1].expand(L, -1), total=L)
+    output, z_LL = with_views(model, MDLM(exact_counts=True), rows)
+    masked_LL = z_LL == model.mask_id
+    assert sorted(masked_LL.sum(1).tolist()) == list(range(1, L + 1))
+    with torch.no_grad():
+        nll_LL = -log_probs(model.logits(model.features(z_LL)), model.mask_id).gather(-1, rows.tokens_BL[..., None])[
+            ..., 0
+        ]
+    expected_L = (nll_LL * masked_LL).sum(1) * L / masked_LL.sum(1)
+    assert torch.allclose(output.loss_BL.sum(1), expected_L, rtol=1e-5)
+
+
+def test_exact_counts_go_with_random_order_only():
+    with pytest.raises(UserError, match="exact_counts is for"):
+        MDLM(exact_counts=True, plan="golden")

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unmask.models.dit.network import DiT
 from unmask.models.family import family_of
-from unmask.training.optim import adamw, learning_rate, moments, step_with
+from unmask.training.optim import Muon, adamw, learning_rate, moments, orthogonal, step_with
 from unmask.training.watch import PATIENCE, LossWatch
 
 
@@ -50,9 +51,10 @@ def test_adamw_follows_its_equations():
         assert torch.allclose(moments(model, optimiser)[f"m.{name}"].double(), moment[name][0], atol=1e-7)
 
 
-def test_an_unsound_step_changes_nothing():
-    model = torch.nn.Linear(3, 2)
-    optimiser = adamw(model, betas=(0.9, 0.99), weight_decay=0.1)
+@pytest.mark.parametrize("kind", [adamw, partial(Muon, ratio=2.0)])
+def test_an_unsound_step_changes_nothing(kind):
+    model = DiT(vocab_size=9, length=8, hidden=8, cond=4, blocks=1, heads=2, dropout=0.0)
+    optimiser = kind(model, betas=(0.9, 0.99), weight_decay=0.1)
     kept = {**dict(model.named_parameters()), **moments(model, optimiser)}
     for value, sound in ((1.0, True), (math.nan, False)):
         before = {name: tensor.detach().clone() for name, tensor in kept.items()}
@@ -88,3 +90,42 @@ def test_operations_are_counted_as_torch_counts_them():
         model.logits(model.features(z))
     ours = 4 * 32 * sum(family_of(model).flops(model, 32))
     assert counter.get_total_flops() == pytest.approx(ours, rel=0.02)  # torch also counts the tiny conditioning path
+
+
+def test_newton_schulz_keeps_the_singular_vectors_and_evens_the_values():
+    torch.manual_seed(0)
+    for shape in ((3, 6, 10), (3, 10, 6)):
+        matrices = torch.randn(*shape, dtype=torch.float64)
+        u, _, vh = torch.linalg.svd(matrices, full_matrices=False)
+        core = u.mT @ orthogonal(matrices) @ vh.mT  # diagonal in the basis of the SVD
+        values = core.diagonal(dim1=1, dim2=2)
+        assert torch.allclose(core, torch.diag_embed(values), atol=1e-9)
+        assert bool(((values > 0.6) & (values < 1.3)).all())
+
+
+def test_muon_takes_q_k_and_v_each_by_itself_and_leaves_the_rest_to_adamw():
+    models = [DiT(vocab_size=9, length=8, hidden=8, cond=4, blocks=1, heads=2, dropout=0.0) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    muon = Muon(models[0], ratio=2.0, betas=(0.9, 0.95), weight_decay=0.1)
+    adam = adamw(models[1], betas=(0.9, 0.95), weight_decay=0.1)
+    before = {name: value.detach().clone() for name, value in models[0].named_parameters()}
+    gradients = {name: torch.randn_like(value) for name, value in before.items()}
+    for model, optimiser in zip(models, (muon, adam), strict=True):
+        for name, value in model.named_parameters():
+            value.grad = gradients[name].clone()
+        step_with(optimiser, grads(model), scale=torch.ones(()), lr=0.1, sound=torch.tensor(True))
+    after = [dict(model.named_parameters()) for model in models]
+    taken = set(family_of(models[0]).matrices(models[0]))
+    assert {name.rsplit(".", 2)[-2] for name in taken} == {"qkv", "attention_out", "mlp_in", "mlp_out"}
+    for name in before.keys() - taken:
+        assert torch.equal(after[0][name], after[1][name])
+    qkv = "blocks.0.qkv.weight"
+    moved = before[qkv] * (1 - 0.1 * 0.1) - after[0][qkv]
+    for part, gradient in zip(moved.split(8), gradients[qkv].split(8), strict=True):
+        u, _, vh = torch.linalg.svd(gradient)
+        values = (u.mT @ part @ vh.mT).diagonal() / (2.0 * 0.1)
+        assert bool(((values > 0.6) & (values < 1.3)).all())
+
+
+def grads(model: DiT) -> list[torch.Tensor]:
+    return [value.grad for value in model.parameters() if value.grad is not None]

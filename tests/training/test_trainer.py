@@ -1,5 +1,6 @@
 """The trainer as a caller sees it: what it computes, what it leaves on disk, what it refuses."""
 
+import copy
 import errno
 import json
 import re
@@ -329,3 +330,14 @@ def test_a_folder_without_permission(model, trainer, corpus, tmp_path):
         assert not any(tmp_path.iterdir())
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_muon_resumes_to_the_bit(trainer, model, corpus, tmp_path):
+    born = copy.deepcopy(model.state_dict())
+    options = {"optimiser": "muon", "weight_decay": 0.1, "decay": "constant"}
+    whole = trainer(out=tmp_path / "whole", **options).fit(model, MDLM(exact_counts=True), corpus)
+    again = DiT.from_config(model.config)
+    again.load_state_dict(born)
+    trainer(out=tmp_path / "parts", steps=4, **options).fit(again, MDLM(exact_counts=True), corpus)
+    parts = trainer(out=tmp_path / "parts", **options).fit(again, MDLM(exact_counts=True), corpus)
+    assert torch.equal(weights(whole.model), weights(parts.model))

@@ -67,6 +67,11 @@ class Family:
         """Parts that are compiled, and spread over processes, one by one."""
         return ()
 
+    def matrices(self, model: Any) -> dict[str, int]:
+        """The parameters that Muon may take, by name, and how many matrices lie in each, one below the other."""
+        inside = {id(value) for block in self.blocks(model) for value in block.parameters()}
+        return {name: 1 for name, value in model.named_parameters() if value.ndim == 2 and id(value) in inside}
+
     def compile(self, model: Any) -> None:
         """Compile for training, where it is next called."""
         for block in self.blocks(model):

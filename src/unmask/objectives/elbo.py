@@ -2,6 +2,7 @@
 
 NELBO   = E_t [ the process's own term at time t ]
         = E_t [ -gamma'(t) / (1 - gamma(t)) · sum over masked i of -log p(x_i | z_t) ] for the masked process
+        = E_k [ L/k · the same sum over k positions masked at random ], k uniform on 1..L: `exact_counts`
 NELBO_N = E_k [ N · sum over the i that step k of N reveals of -log p(x_i | z_k) ]
 
 The last is of the views that the sampler meets when it writes in N steps on that plan with the grid `rank`, and of
@@ -31,7 +32,7 @@ from unmask.objectives.head_loss import Fusible, Score, even_sizes, piece_size
 from unmask.plans.grids import assign_steps, make_grid
 from unmask.plans.plan import draw_u, locked_plan
 from unmask.processes import Masked, Process, States, View
-from unmask.processes.masked import mask_of
+from unmask.processes.masked import is_masked, mask_of
 from unmask.processes.schedule import stratified
 
 
@@ -44,11 +45,13 @@ class MDLM(Fusible):
         plan: the law of u
         plan_steps: train on the views of a sampler that writes in so many steps on the plan; None: on views of all
             times
+        exact_counts: mask exactly k positions, k stratified on 1..L: the same mean, less noise
     """
 
     process: Process = field(default_factory=Masked)
     plan: str = "iid"
     plan_steps: int | None = None
+    exact_counts: bool = False
 
     forwards: ClassVar[float] = 3
     regions: ClassVar[tuple[str, ...]] = ("reconstruct",)
@@ -60,6 +63,8 @@ class MDLM(Fusible):
             raise UserError(f"plan_steps is a number of sampling steps: at least 1, not {self.plan_steps}")
         if self.plan_steps is not None and not self.process.by_plan:
             raise UserError(f"plan_steps is for a process that goes by a plan, not for {self.process.name}")
+        if self.exact_counts and (self.plan != "iid" or self.plan_steps is not None or not self.process.by_plan):
+            raise UserError("exact_counts is for the masked process in random order: leave out plan and plan_steps")
 
     def __call__(self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput:
         view, t_B = self._view(batch, states_of(student), generator)
@@ -90,14 +95,21 @@ class MDLM(Fusible):
         """Drawn for the whole global batch, so that ranks and micro-batches together have what one process has."""
         rows, (B, L) = rows_of(batch), batch.tokens_BL.shape
         t_B = stratified(batch.total, generator)[rows]
-        u_TL = draw_u((batch.total, L), self.plan, generator=generator, steps=self.plan_steps)
+        law = "permutation" if self.exact_counts else self.plan
+        u_TL = draw_u((batch.total, L), law, generator=generator, steps=self.plan_steps)
         noise_BL = self.process.noise(u_TL, states, generator)[rows]
+        if self.exact_counts:
+            k_B = (t_B * L).ceil()
+            masked_BL = is_masked(noise_BL, 1 - k_B / L)  # u of a permutation: one position in each 1/L
+            return View(self._hidden(batch.tokens_BL, masked_BL, states), masked_BL, L / k_B), t_B
         if self.plan_steps is None:
             return self.process.view(batch.tokens_BL, noise_BL, t_B, states), t_B
         steps, plan = self.plan_steps, locked_plan(self.plan)
         now_B1 = ((1 - t_B) * steps).long().clamp(max=steps - 1)[:, None]  # N equal shares of time: every step as often
         blank_BL, grid = torch.ones(B, L, dtype=torch.bool), make_grid("rank", steps)
         step_BL = assign_steps(noise_BL, blank_BL, grid, self.process.schedule, plan.cells(steps))
-        hidden_BL = to_device(step_BL >= now_B1, batch.tokens_BL.device)
-        z_BL = torch.where(hidden_BL, mask_of(states), batch.tokens_BL)
+        z_BL = self._hidden(batch.tokens_BL, step_BL >= now_B1, states)
         return View(z_BL, step_BL == now_B1, torch.full_like(t_B, steps)), t_B
+
+    def _hidden(self, x0_BL: Tensor, masked_BL: Tensor, states: States) -> Tensor:
+        return torch.where(to_device(masked_BL, x0_BL.device), mask_of(states), x0_BL)

@@ -14,9 +14,9 @@ from unmask.models.denoiser import is_causal
 from unmask.models.family import trainable
 from unmask.objectives.ar import AR
 from unmask.objectives.base import Objective
+from unmask.training import optim
 from unmask.training.distributed import Kind
 from unmask.training.guard import Guard
-from unmask.training.optim import Decay
 from unmask.training.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -33,9 +33,11 @@ def check_settings(trainer: Trainer) -> None:
             raise UserError(f"{name} must be at least {bound}, not {value}")
         if name in ("beta1", "beta2", "ema") and not value < 1:
             raise UserError(f"{name} must be at least 0 and below 1, not {value}")
-    if not (trainer.lr > 0 and math.isfinite(trainer.lr)):
-        raise UserError(f"lr must be above 0 and finite, not {trainer.lr}")
-    for name, allowed in (("precision", ("fp32", "bf16")), ("decay", get_args(Decay)), ("parallel", get_args(Kind))):
+    for name in ("lr", "muon_lr"):
+        if not (getattr(trainer, name) > 0 and math.isfinite(getattr(trainer, name))):
+            raise UserError(f"{name} must be above 0 and finite, not {getattr(trainer, name)}")
+    names = {"precision": ("fp32", "bf16"), "decay": get_args(optim.Decay), "parallel": get_args(Kind)}
+    for name, allowed in (names | {"optimiser": get_args(optim.Kind)}).items():
         if getattr(trainer, name) not in allowed:
             raise unknown(name, str(getattr(trainer, name)), allowed)
 
@@ -60,6 +62,8 @@ def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader, 
         raise UserError("bf16 is for GPUs: on the CPU take precision fp32")
     if trainer.parallel == "fsdp" and not ranks.grouped:
         raise UserError("--parallel fsdp spreads a model over processes: start them with torchrun, or leave it out")
+    if trainer.parallel == "fsdp" and trainer.optimiser == "muon":
+        raise UserError("muon needs whole matrices, and fsdp cuts them up: take --parallel ddp, or optimiser adamw")
     if trainer.batch % ranks.world:
         raise UserError(f"batch {trainer.batch} is not a multiple of the {ranks.world} processes that share it")
 

@@ -17,7 +17,7 @@ from unmask.models.ema import EMA
 from unmask.models.family import family_of, trainable
 from unmask.models.parameters import emptied, filled
 from unmask.training.distributed import is_sharded, total_norm, whole, wrap
-from unmask.training.optim import adamw, clipped_scale, moments, step_with
+from unmask.training.optim import Muon, adamw, clipped_scale, moments, step_with
 
 if TYPE_CHECKING:
     from unmask.training.trainer import Trainer
@@ -39,7 +39,10 @@ class Student:
         if trainer.compile:
             family_of(model).compile(model)
         self.wrapped = wrap(model, ranks, trainer.parallel, family_of(model).blocks(model))
-        self.optimiser = adamw(model, betas=(trainer.beta1, trainer.beta2), weight_decay=trainer.weight_decay)
+        betas, decay = (trainer.beta1, trainer.beta2), trainer.weight_decay
+        self.optimiser = adamw(model, betas=betas, weight_decay=decay)
+        if trainer.optimiser == "muon":
+            self.optimiser = Muon(model, ratio=trainer.muon_lr / trainer.lr, betas=betas, weight_decay=decay)
         self.ema = EMA(model, trainer.ema)
 
     def update(self, step: int, sums: Tensor, lr: float) -> Tensor:

@@ -23,12 +23,12 @@ from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
 from unmask.models.family import config_to_json, family_of, plain
 from unmask.objectives.base import Objective, describe
+from unmask.training import optim
 from unmask.training.check import check_fit, check_settings, check_watched, describe_data
 from unmask.training.distributed import Kind
 from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard
 from unmask.training.loop import Run
-from unmask.training.optim import Decay
 
 # What may change between two sessions of one run: how it is watched, where and how spread out it is computed, and how
 # long it is to be. A model it started from is known by its weights.
@@ -46,10 +46,12 @@ class Trainer:
     Optimiser:
         steps: optimiser steps
         batch: sequences in one optimiser step, over all processes
+        optimiser: adamw, or muon: Muon for the matrices of the blocks and AdamW for the rest
         lr: peak learning rate of AdamW
+        muon_lr: peak learning rate of Muon
         warmup: steps over which the rate rises to its peak
         decay: how it falls afterwards, to 0 at the last step, or constant
-        weight_decay: of AdamW, on matrices only
+        weight_decay: on matrices only, at the rate of AdamW
         beta1: of AdamW
         beta2: of AdamW
         clip: longest gradient; 0 for any length
@@ -75,9 +77,11 @@ class Trainer:
     steps: int = 1000
     batch: int = 32
     micro_batch: int | None = None
+    optimiser: optim.Kind = "adamw"
     lr: float = 3e-4
+    muon_lr: float = 0.02
     warmup: int = 300
-    decay: Decay = "constant"
+    decay: optim.Decay = "constant"
     weight_decay: float = 0.0
     beta1: float = 0.9
     beta2: float = 0.98

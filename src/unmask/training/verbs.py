@@ -44,6 +44,7 @@ def train(
     schedule: Literal["log_linear", "cosine"] | None = None,
     plan: str = "iid",
     plan_steps: int | None = None,
+    exact_counts: bool = False,
     from_: Checkpoint | str | Path | None = None,
     family: str | None = None,
     preset: str | None = None,
@@ -71,6 +72,7 @@ def train(
         plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated or stride
         plan_steps: train on exactly the views that sampling meets in so many steps on this plan with the grid rank
             (default: views of all times, the usual ELBO)
+        exact_counts: mask exactly k tokens of a text, k drawn evenly from 1 to its length: the same ELBO, less noise
     Model:
         from_: start from the weights of this checkpoint instead of random ones
         family: the kind of network (default: dit)
@@ -85,7 +87,7 @@ def train(
         set_: any other part of the shape, for families of other options
     """
     _check_settings(objective, process=process, schedule=schedule, plan=None if plan == "iid" else plan,
-                    plan_steps=plan_steps)  # fmt: skip
+                    plan_steps=plan_steps, exact_counts=exact_counts or None)  # fmt: skip
     corpora = _opened(data)
     shape: dict[str, Any] = {"hidden": hidden, "blocks": blocks, "heads": heads, "cond": cond, "dropout": dropout}
     if from_ is not None:
@@ -100,7 +102,7 @@ def train(
     loader = Loader(corpora, model.length if length is None else length, weights=weights, seed=trainer.seed, wrap=wrap)
     if process is not None or schedule is not None:
         noise = process_named(process or noise.name, schedule_named(schedule) if schedule else noise.schedule)
-    loss = _objective(objective, noise, plan, plan_steps)
+    loss = _objective(objective, process=noise, plan=plan, plan_steps=plan_steps, exact_counts=exact_counts)
     return trainer.fit(model, loss, loader, facts={"from": start})
 
 
@@ -214,9 +216,8 @@ def _check_settings(objective: str, **given: object) -> None:
             raise UserError(f"{name} is no setting of the objective {objective}: leave it out")
 
 
-def _objective(name: str, process: Process, plan: str, plan_steps: int | None) -> Any:
+def _objective(name: str, **given: Any) -> Any:
     """An objective by name, from what it has a use for of these; any other setting of its own is its default."""
-    given = {"process": process, "plan": plan, "plan_steps": plan_steps}
     kind = objective_named(name)
     return kind(**{key: given[key] for key in given.keys() & {field.name for field in dataclasses.fields(kind)}})
 

@@ -52,6 +52,11 @@ class DiTFamily(Family):
     def blocks(self, model: DiT) -> Iterable[nn.Module]:
         return model.blocks
 
+    def matrices(self, model: DiT) -> dict[str, int]:
+        """All of the blocks but the modulation, which starts at zero; q, k and v are three."""
+        found = (name for name in super().matrices(model) if "modulation" not in name)
+        return {name: 3 if ".qkv." in name else 1 for name in found}
+
     def compile(self, model: DiT) -> None:
         for block in self.blocks(model):
             block.compile(options=_sound_options())
