@@ -51,15 +51,20 @@ class Draw:
     dtype: torch.dtype
 
 
-def shape_logits(logits_MV: Tensor, mask_id: int | None, law: Law) -> Tensor:
-    """Logits of the law, in its dtype: the mask ruled out, divided by the temperature, cut beyond top-k and top-p."""
+def shape_logits(logits_MV: Tensor, mask_id: int | None, law: Law, heat_M: Tensor | None = None) -> Tensor:
+    """Logits of the law, in its dtype: the mask ruled out, divided by the temperature, cut beyond top-k and top-p.
+
+    `heat_M` is a temperature for each position, instead of the law's.
+    """
     dtype = DTYPES[law.dtype]
     if logits_MV.device.type == "mps" and dtype == torch.float64:
         logits_MV = logits_MV.cpu()  # no float64 there
     shaped_MV = logits_MV.to(dtype, copy=True)
     if mask_id is not None:
         shaped_MV[:, mask_id] = -torch.inf
-    if law.temperature != 1:
+    if heat_M is not None:
+        shaped_MV = shaped_MV / heat_M.to(shaped_MV.device, dtype)[:, None]
+    elif law.temperature != 1:
         shaped_MV = shaped_MV / law.temperature
     if law.top_k is not None and law.top_k < shaped_MV.shape[-1]:
         kept_MK = shaped_MV.topk(law.top_k).indices  # exactly k survive, also among ties
@@ -80,9 +85,9 @@ def _nucleus(logits_MV: Tensor, top_p: float) -> Tensor:
     return logits_MV.masked_fill(torch.zeros_like(beyond_MV).scatter_(-1, order_MV, beyond_MV), -torch.inf)
 
 
-def draw(logits_MV: Tensor, uniform_M: Tensor, mask_id: int | None, law: Law) -> Draw:
+def draw(logits_MV: Tensor, uniform_M: Tensor, mask_id: int | None, law: Law, heat_M: Tensor | None = None) -> Draw:
     """One token a position from the law that logits are shaped into."""
-    return pick(shape_logits(logits_MV, mask_id, law), uniform_M)
+    return pick(shape_logits(logits_MV, mask_id, law, heat_M), uniform_M)
 
 
 def pick(shaped_MV: Tensor, uniform_M: Tensor) -> Draw:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.core.errors import UserError, unknown
@@ -24,6 +25,7 @@ Precision = Literal["auto", "bf16", "fp32"]
 _FEATURES = 32 * 1024 * 768  # of a forward on a GPU: 32 rows of the 169M model, 512 of a pocket one
 # eager takes 1.7 times as long (169M body, H200 prototype): below half of a batch, idle rows cost more than they save
 _FEWER = 2
+_ROWS = 8  # of the smallest product with the head, on a CPU
 
 
 class Ready:
@@ -66,6 +68,9 @@ class Ready:
 
     def logits(self, h_MD: Tensor) -> Tensor:
         """May be wider than the vocabulary; the columns beyond it are -inf."""
+        if self.device.type == "cpu" and len(h_MD) < _ROWS and h_MD.ndim == 2:
+            # a CPU sums products of few rows in another order: a token's law must not depend on how many are drawn
+            return self._head(F.pad(h_MD, (0, 0, 0, _ROWS - len(h_MD))))[: len(h_MD)]
         return self._head(h_MD)
 
     def fused(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -32,6 +32,7 @@ class Step:
     length: int  # L
     law: Law
     posterior: Callable[[Tensor, Tensor], Tensor] | None = None  # (log p_CV, which of the M_C) -> log q(z_s); None: p
+    heat_M: Tensor | None = None  # the temperature of each position, beside the law's 1; None: the law's own
 
     @property
     def row_M(self) -> Tensor:
@@ -40,7 +41,8 @@ class Step:
 
     def chosen(self, which: Tensor) -> Step:
         """Only some of the positions."""
-        return replace(self, local_M=self.local_M[which], flat_M=self.flat_M[which])
+        heat_M = None if self.heat_M is None else self.heat_M[which.to(self.heat_M.device)]
+        return replace(self, local_M=self.local_M[which], flat_M=self.flat_M[which], heat_M=heat_M)
 
     def parts(self) -> Iterator[Tensor]:
         """Indices of the M, in pieces whose table of logits fits into memory."""
@@ -50,9 +52,13 @@ class Step:
         """The head at some of the positions."""
         return self.ready.logits(self.h_ND[self.local_M[part]])
 
+    def heat(self, part: Tensor) -> Tensor | None:
+        """Temperatures of some of the positions, where each has its own."""
+        return None if self.heat_M is None else self.heat_M[part.to(self.heat_M.device)]
+
     def shaped(self, part: Tensor) -> Tensor:
         """Log-weights of the law at some positions, in the precision of the draw: (C, V), not normalised."""
-        shaped_CV = categorical.shape_logits(self.logits(part), self.ready.states.mask, self.law)
+        shaped_CV = categorical.shape_logits(self.logits(part), self.ready.states.mask, self.law, self.heat(part))
         if self.posterior is None:
             return shaped_CV
         return self.posterior(shaped_CV.log_softmax(-1)[:, : self.ready.states.size], part)
@@ -82,7 +88,7 @@ class Factorised:
             noise = uniform_M[part.to(uniform_M.device)]
             if step.posterior is None:
                 run = step.ready.fused(categorical.draw)
-                drawn.append(run(step.logits(part), noise, step.ready.states.mask, step.law))
+                drawn.append(run(step.logits(part), noise, step.ready.states.mask, step.law, step.heat(part)))
             else:
                 drawn.append(categorical.pick(step.shaped(part), noise))
         return categorical.join(drawn)

@@ -9,13 +9,14 @@ Shapes: B sequences, L positions; flat positions M count through the (B, L) tabl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from unmask.core.devices import to_device
 from unmask.plans.grids import Grid
 from unmask.plans.plan import TIE, Assignment
 from unmask.plans.remask import Remask, reveal_chance
@@ -68,6 +69,26 @@ def _flat(where_BL: Tensor) -> Tensor:
     return where_BL.flatten().nonzero()[:, 0]
 
 
+def join_moves(parts: list[tuple[Move, int]], rows: int, length: int, device: torch.device) -> Move:
+    """Moves of several drafts as one on the table of so many rows that holds them; each comes with its first row."""
+    first = parts[0][0]
+    if len(parts) == 1 and parts[0][1] == 0 and first.reveal_M.device == device:
+        return first
+    reveal = [move.reveal_M + at * length for move, at in parts]
+    here = [move.rows_R + at for move, at in parts]
+    starts = torch.tensor([0, *map(len, here)]).cumsum(0).tolist()
+    local = [move.local_M + start * length for (move, _), start in zip(parts, starts, strict=False)]
+    quota_B = tie_M = None
+    if first.quota_B is not None:
+        quota_B = torch.zeros(rows, dtype=torch.int64)
+        for move, at in parts:
+            assert move.quota_B is not None
+            quota_B[at : at + len(move.quota_B)] = move.quota_B
+        tie_M = torch.cat([move.tie_M for move, _ in parts if move.tie_M is not None])
+    reveal_M, rows_R, local_M = (to_device(torch.cat(each), device) for each in (reveal, here, local))
+    return replace(first, reveal_M=reveal_M, rows_R=rows_R, local_M=local_M, quota_B=quota_B, tie_M=tie_M)
+
+
 def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
     """Every step's positions and rows, read off the assignment.
 
@@ -90,7 +111,9 @@ def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
             yield Move(step, assigned.steps, flat_M, rows_R, local_M, argmax=step == assigned.argmax_step)
 
 
-def adaptive_moves(assigned: Assignment, state: State, mask_id: int, by_threshold: bool) -> Iterator[Move]:
+def adaptive_moves(
+    assigned: Assignment, state: State, mask_id: int, by_threshold: bool, device: torch.device
+) -> Iterator[Move]:
     """Candidates: the masked positions of a step's block; with a threshold, of the first unfinished block."""
     assert assigned.tie_BL is not None
     last = torch.iinfo(torch.int64).max
@@ -104,9 +127,8 @@ def adaptive_moves(assigned: Assignment, state: State, mask_id: int, by_threshol
             quota_B = now_BL.sum(1)
             block_B1 = assigned.block_BL.masked_fill(~now_BL, -1).amax(1, keepdim=True)
         candidate_BL = masked_BL & (assigned.block_BL == block_B1)
-        yield Move.at(
-            step, assigned.steps, candidate_BL, state.z_BL.device, quota_B=quota_B, tie_M=assigned.tie_BL[candidate_BL]
-        )
+        tie_M = assigned.tie_BL[candidate_BL]
+        yield Move.at(step, assigned.steps, candidate_BL, device, quota_B=quota_B, tie_M=tie_M)
         if by_threshold and not bool(state.masked_BL(mask_id).any()):
             return
 
@@ -133,18 +155,20 @@ def keep_most_confident(
     return keep_M if passing_M is None else keep_M | passing_M
 
 
-def every_move(grid: Grid, blank_BL: Tensor, state: State, generators: list[torch.Generator]) -> Iterator[Move]:
+def every_move(
+    grid: Grid, blank_BL: Tensor, state: State, generators: list[torch.Generator], device: torch.device
+) -> Iterator[Move]:
     """Every blank position at every step, with fresh noise for each: a process that goes by no plan."""
     L = blank_BL.shape[1]
     for step, times in enumerate(pairwise(grid.times)):
         noise = [torch.rand(L, generator=g, dtype=torch.float64) for g in generators]
         state.uniform_BL.copy_(torch.stack(noise))
-        yield Move.at(step, grid.steps, blank_BL, state.z_BL.device, times=times)
+        yield Move.at(step, grid.steps, blank_BL, device, times=times)
 
 
 def remasking_moves(
     remask: Remask, grid: Grid, schedule: Schedule, blank_BL: Tensor, state: State, mask_id: int,
-    generators: list[torch.Generator],
+    generators: list[torch.Generator], device: torch.device,
 ) -> Iterator[Move]:  # fmt: skip
     """From t to s every masked blank is revealed, and every visible one masked again, each by its own coin."""
     L = blank_BL.shape[1]
@@ -156,7 +180,7 @@ def remasking_moves(
         masked_BL = state.masked_BL(mask_id)
         visible_BL = blank_BL & ~masked_BL
         if step == grid.steps:
-            yield Move.at(step, steps, masked_BL, state.z_BL.device, argmax=True)
+            yield Move.at(step, steps, masked_BL, device, argmax=True)
             return
         gamma_t, gamma_s = visible_share[step], visible_share[step + 1]
         coin_3BL = torch.stack([torch.rand(3, L, generator=g, dtype=torch.float64) for g in generators], dim=1)
@@ -166,4 +190,4 @@ def remasking_moves(
         chance = reveal_chance(gamma_t, gamma_s, sigma_of_masked)
         reveal_BL = masked_BL & (coin_3BL[0] < chance)
         lost_M = _flat(visible_BL & (coin_3BL[1] < sigma))
-        yield Move.at(step, steps, reveal_BL, state.z_BL.device, remask_M=lost_M)
+        yield Move.at(step, steps, reveal_BL, device, remask_M=lost_M)

@@ -27,7 +27,7 @@ from unmask.plans.grids import Grid
 from unmask.plans.moves import State, adaptive_moves
 from unmask.plans.plan import Assignment, Plan, by_threshold
 from unmask.processes.schedule import Schedule
-from unmask.sampling.sample import choose
+from unmask.sampling.drafts import choose
 
 Advance = Callable[[int], None]
 
@@ -119,7 +119,7 @@ class _Forcing:
         """(log q, step) of each position of one batch."""
         state = State(z_BL, torch.zeros(x_BL.shape, dtype=torch.float64), torch.empty(0), torch.empty(0))
         step_BL = torch.full(x_BL.shape, -1)
-        for move in adaptive_moves(assigned, state, self.mask_id, by_threshold(plan)):
+        for move in adaptive_moves(assigned, state, self.mask_id, by_threshold(plan), z_BL.device):
             if not move.reveal_M.numel():
                 continue
             h_ND = self.ready.features(state.z_BL[move.rows_R].to(self.ready.device)).flatten(0, 1)

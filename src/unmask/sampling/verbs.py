@@ -21,8 +21,9 @@ from unmask.plans.grids import Grid, make_grid
 from unmask.plans.plan import Blocks, Confidence, Plan, choose_grid, make_plan
 from unmask.plans.remask import Remask
 from unmask.processes import Process
+from unmask.sampling.drafts import LEGACY, Callback, How
 from unmask.sampling.infill import templates
-from unmask.sampling.sample import LEGACY, Callback, Finished, How, Row, Run, collect
+from unmask.sampling.sample import Finished, Row, Run, collect
 from unmask.sampling.samples import Samples
 
 PLAN = "golden"  # where nobody says

@@ -1,0 +1,233 @@
+"""Drafts: texts under way, and the one step that takes any number of them a move further.
+
+A step runs the body once for all drafts that it is given, then head and draw once for all that draw alike. Noise is
+keyed by the seed and the number of a sample, so a text does not depend on its company. `sample` steps one draft of a
+whole batch, the server many drafts of one text each.
+
+Shapes: S rows of a table, B of them a draft's, R rows in a forward, L positions, M positions drawn, V states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.core.devices import to_device
+from unmask.core.errors import UserError
+from unmask.core.streams import stream
+from unmask.inference import categorical
+from unmask.inference.categorical import Draw, Law
+from unmask.inference.ready import Ready
+from unmask.inference.step_law import Step, StepLaw
+from unmask.plans.grids import Grid
+from unmask.plans.moves import (
+    Move,
+    State,
+    adaptive_moves,
+    every_move,
+    join_moves,
+    keep_most_confident,
+    locked_moves,
+    remasking_moves,
+)  # fmt: skip
+from unmask.plans.plan import Plan, by_threshold
+from unmask.plans.remask import Remask
+from unmask.processes.process import Process
+from unmask.sampling.samples import StepView
+
+LEGACY = "legacy_fp32"
+Callback = Callable[[StepView], None]
+
+
+@dataclass(frozen=True)
+class How:
+    """Everything that is asked for."""
+
+    checkpoint: Checkpoint
+    plan: Plan | None
+    grid: Grid
+    remask: Remask | None
+    law: Law
+    legacy: bool
+    seed: int
+    step_law: StepLaw
+    callback: Callback | None
+
+    def check(self) -> None:
+        """Options that exclude one another."""
+        name, law = self.plan.name if self.plan else None, self.law
+        other = self.remask or law.top_p < 1 or law.top_k or self.step_law.name != "factorised"
+        if self.legacy and (name != "iid" or self.grid.name != "mdlm" or other):
+            raise UserError(f"{LEGACY} is the published algorithm as it stands: take plan iid, grid mdlm, and no "
+                            "remask, top_p, top_k or other step law")  # fmt: skip
+        if self.remask is not None and (name != "iid" or self.grid.by != "time"):
+            raise UserError("remasking goes position by position: take plan iid and the grid uniform, cosine or mdlm")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Texts of one length that are written in one way: rows of a table that they may share with other drafts."""
+
+    how: How
+    indices: list[int]  # the numbers of the samples, which name their noise
+    blank_BL: Tensor
+    state: State  # its own rows of the table
+    at: int = 0  # the first of them
+
+    def moves(self, device: torch.device) -> Iterator[Move]:
+        """Its steps; positions and rows on `device`."""
+        how, schedule, mask_id = self.how, self.how.checkpoint.process.schedule, self.how.checkpoint.model.mask_id
+        generators = [stream(how.seed, "reveal", i) for i in self.indices]
+        if how.plan is None:
+            yield from every_move(how.grid, self.blank_BL, self.state, generators, device)
+            return
+        assert mask_id is not None
+        if how.remask is not None:
+            yield from remasking_moves(
+                how.remask, how.grid, schedule, self.blank_BL, self.state, mask_id, generators, device
+            )
+            return
+        assigned = how.plan.assign(self.blank_BL, how.grid, schedule, generators)
+        if how.plan.rule:
+            yield from adaptive_moves(assigned, self.state, mask_id, by_threshold(how.plan), device)
+        else:
+            yield from locked_moves(assigned, device)
+
+
+def new_table(ready: Ready, rows: int, length: int) -> State:
+    """Rows for drafts of one length."""
+    shape, draw = (rows, length), ready.draw_device
+    return State(
+        z_BL=torch.zeros(shape, dtype=torch.int64, device=ready.device),
+        log_q_BL=torch.zeros(shape, dtype=torch.float64, device=draw),
+        uniform_BL=torch.zeros(shape, dtype=torch.float64, device=draw),
+        nfe_B=torch.zeros(rows, dtype=torch.int64, device=ready.device),
+    )
+
+
+def start_draft(how: How, ready: Ready, table: State, indices: list[int], given_BL: Tensor, at: int = 0) -> Draft:
+    """Nothing drawn yet; the noise of every sample from its own stream."""
+    (B, L), seed, process = given_BL.shape, how.seed, how.checkpoint.process
+    noise = [torch.rand(L, generator=stream(seed, "draw", i), dtype=torch.float64) for i in indices]
+    prior = [process.prior(L, ready.states, stream(seed, "prior", i)) for i in indices]
+    state = State(*(part[at : at + B] for part in (table.z_BL, table.log_q_BL, table.uniform_BL, table.nfe_B)))
+    state.z_BL.copy_(torch.where(given_BL < 0, torch.stack(prior), given_BL))
+    state.uniform_BL.copy_(torch.stack(noise))
+    state.log_q_BL.zero_()
+    state.nfe_B.zero_()
+    return Draft(how, indices, given_BL < 0, state, at)
+
+
+Going = tuple[Draft, Move]  # a draft and its next move
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a step drew for drafts that draw alike; `step.flat_M` says where in the table."""
+
+    step: Step
+    draw: Draw
+    going: list[Going]
+
+
+@torch.inference_mode()
+def take_step(ready: Ready, table: State, going: Sequence[Going]) -> list[Drawn]:
+    """One forward of the rows that draw something, then head and draw for all drafts that draw alike.
+
+    Use up the result before the next step: features of a compiled body are overwritten by it.
+    """
+    groups: dict[Any, list[Going]] = {}
+    for draft, move in going:
+        groups.setdefault(_kind(draft.how, move), []).append((draft, move))
+    S, L = table.z_BL.shape
+    moves = [join_moves([(move, draft.at) for draft, move in alike], S, L, ready.device) for alike in groups.values()]
+    rows_R = torch.cat([move.rows_R for move in moves]) if len(moves) > 1 else moves[0].rows_R
+    whole = len(going) == 1 and len(rows_R) == S
+    process = going[0][0].how.checkpoint.process
+    h_RLD = ready.features(table.z_BL if whole else table.z_BL[rows_R], _conditions(process, moves, ready.device))
+    table.nfe_B[rows_R] += 1
+    drawn, first = [], 0
+    for alike, move in zip(groups.values(), moves, strict=True):
+        h_ND = h_RLD[first : first + len(move.rows_R)].flatten(0, 1)
+        drawn.append(_draw(ready, table, process, alike, move, h_ND))
+        first += len(move.rows_R)
+    return drawn
+
+
+def _kind(how: How, move: Move) -> Any:
+    """Drafts draw alike if only their noise and their temperatures differ."""
+    rule = None if move.quota_B is None or how.plan is None else how.plan.rule
+    return replace(how.law, temperature=1.0), id(how.step_law), rule, move.argmax, move.times
+
+
+def _conditions(process: Process, moves: list[Move], device: torch.device) -> Tensor | None:
+    """What the network is given beside the tokens, a number a row; None: nothing."""
+    if any(move.times is None for move in moves):
+        return None
+    parts = [torch.full((len(move.rows_R),), move.times[0], dtype=torch.float64) for move in moves if move.times]
+    time_R = process.condition(torch.cat(parts))
+    return None if time_R is None else time_R.to(device)
+
+
+def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move: Move, h_ND: Tensor) -> Drawn:
+    """Head and draw at the positions of a move, whose tokens then stand in the table."""
+    how, posterior = alike[0][0].how, None
+    if move.times is not None:
+        posterior = _posterior(ready, process, table.z_BL.flatten()[move.reveal_M], move.times)
+    law, heat_M = _temperatures(ready, alike)
+    step = Step(ready, h_ND, move.local_M, move.reveal_M, table.z_BL.shape[1], law, posterior, heat_M)
+    if move.quota_B is not None:
+        assert how.plan is not None
+        step = step.chosen(choose(how.plan.rule, step, move).to(move.reveal_M.device).nonzero()[:, 0])
+    at_M = step.flat_M.to(table.uniform_BL.device)
+    if move.argmax:
+        drawn = categorical.join([categorical.argmax(step.logits(p), ready.states.mask, law) for p in step.parts()])
+    else:
+        drawn = how.step_law.draw(step, table.uniform_BL.view(-1)[at_M])
+    table.z_BL.view(-1)[step.flat_M] = drawn.token_M.to(table.z_BL.device)
+    table.log_q_BL.view(-1)[at_M] = drawn.log_q_M.to(at_M.device).double()  # no float64 on MPS
+    return Drawn(step, drawn, alike)
+
+
+def _temperatures(ready: Ready, alike: list[Going]) -> tuple[Law, Tensor | None]:
+    """One law for all, and the temperature of each position where they differ; a compiled draw always takes these,
+    since every number that it takes is compiled anew."""
+    law, heats = alike[0][0].how.law, [draft.how.law.temperature for draft, _ in alike]
+    if len(set(heats)) == 1 and not ready.compiled:
+        return law, None
+    counts = torch.tensor([len(move.reveal_M) for _, move in alike])
+    heat_M = torch.tensor(heats, dtype=torch.float64).repeat_interleave(counts)
+    return replace(law, temperature=1.0), to_device(heat_M, ready.draw_device)
+
+
+def _posterior(
+    ready: Ready, process: Process, z_M: Tensor, times: tuple[float, float]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """The law of z_s at some of the M positions, from the law of x_0 there."""
+    t, s = (torch.tensor(time, dtype=torch.float64) for time in times)
+
+    def law(log_p_CV: Tensor, part: Tensor) -> Tensor:
+        return process.posterior(log_p_CV, z_M[part].to(log_p_CV.device), s, t, ready.states)
+
+    return law
+
+
+def choose(rule: Any, step: Step, move: Move) -> Tensor:
+    """Which candidates of a step an adaptive plan reveals: (M,) bool on the CPU."""
+    assert move.quota_B is not None and move.tie_M is not None  # noqa: PT018
+    parts = [rule.confidence(step.shaped(part).log_softmax(-1)).cpu() for part in step.parts()]
+    confidence_M = torch.cat(parts)
+    passing_M = None if rule.threshold is None else rule.passes(confidence_M)
+    return keep_most_confident(confidence_M, step.row_M.cpu(), move.quota_B, move.tie_M, passing_M)
+
+
+def check_law(log_q: Tensor, precision: str) -> None:
+    """Refuse a law that is not finite."""
+    if not bool(torch.isfinite(log_q).all()):
+        raise UserError("the model gave a law that is not finite: its weights are damaged, or too large for "
+                        f"{precision}; take another checkpoint, or precision fp32")  # fmt: skip
