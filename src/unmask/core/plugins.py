@@ -24,12 +24,17 @@ def load_plugins(modules: Iterable[str] = ()) -> None:
     _load_entry_points()
     for name in modules:
         try:
-            _load_file(Path(name).resolve()) if name.endswith(".py") else importlib.import_module(name)
+            load_file(name) if name.endswith(".py") else importlib.import_module(name)
         except UserError:
             raise
         except Exception as error:
             here = "; for a file, give its path with .py" if isinstance(error, ModuleNotFoundError) else ""
             raise _failed(f"the plug-in {name}", error, here) from error
+
+
+def load_file(name: str) -> ModuleType:
+    """A .py file as a module; once, however often it is named."""
+    return _load_file(Path(name).resolve())
 
 
 @functools.cache
@@ -45,7 +50,6 @@ def _load_entry_points() -> None:
 
 @functools.cache
 def _load_file(path: Path) -> ModuleType:
-    """A file as a module; once, however often it is named."""
     if not path.is_file():
         raise UserError(f"no plug-in {path}: check the path")
     name = f"unmask_plugin_{path.stem}"

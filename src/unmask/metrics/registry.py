@@ -35,6 +35,7 @@ class Metric:
     name: str
     function: Function
     unit: str = ""
+    home: Path | None = None  # the file it is in, where its function does not say
 
     @cached_property
     def parameters(self) -> dict[str, bool]:
@@ -45,7 +46,7 @@ class Metric:
     @cached_property
     def source(self) -> str:
         """A hash of the code it is in: scores that older code gave are not kept."""
-        path = inspect.getsourcefile(self.function)
+        path = self.home or inspect.getsourcefile(self.function)
         if path is None or not Path(path).is_file():
             return self.name
         home = Path(__file__).parent

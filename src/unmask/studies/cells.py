@@ -128,6 +128,7 @@ class CellMaker:
         with_mauve = place.temperature == self.mauve_at and place.plan is not None
         scored = [
             drawn, judge and [judge.id, study.protocol], with_mauve, registry.fingerprint(),
+            self.measure.check and self.measure.check.source,
             real and [real.pool.record["sha256"], real.reference.record["sha256"]],
         ]  # fmt: skip
         cell = self._find("", scored, Cell.from_json)

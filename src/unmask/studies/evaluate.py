@@ -20,6 +20,7 @@ from unmask.core.verbs import verb
 from unmask.data.tokenizer import Tokenizer
 from unmask.inference.categorical import Law
 from unmask.metrics.cache import Store
+from unmask.metrics.check import load_check
 from unmask.metrics.gen_ppl import check_judge
 from unmask.metrics.judges import load_judge
 from unmask.metrics.mauve import LEAST, need_mauve
@@ -74,6 +75,7 @@ def evaluate(
         folder = _claimed(ranks, out, cells)
         entries, files, notes = gather(models or {}, texts or {})
         _check(study, bool(entries))
+        check = None if study.check is None else load_check(study.check)
         strings = {name: read_texts(path) for name, path in files.items()}
         design = _design(study, entries, notes)
         tokenizer, length = _shape(entries, strings)
@@ -86,7 +88,7 @@ def evaluate(
         _check_mauve(study, real)
         notes += [QUICK] if study.quick else []
         notes += _undrawn(study) if study.only_bounds else [NO_JUDGE] if judge is None else []
-        measure = Measure(judge, study.protocol, real, None if judge is None else Store.open(), study.seed)
+        measure = Measure(judge, study.protocol, real, None if judge is None else Store.open(), study.seed, check)
         pool = held if real is None else real.pool
         bounds = study.bounds and pool is not None and bool(entries)
         controls = _controls(real, notes)

@@ -9,7 +9,7 @@ from unmask.metrics import built_in  # noqa: F401 (registers the metrics of the 
 from unmask.metrics.cache import Store
 from unmask.metrics.diversity import suspicions
 from unmask.metrics.judges import Judge
-from unmask.metrics.registry import METRICS
+from unmask.metrics.registry import METRICS, Metric
 from unmask.metrics.score import Score, Unavailable
 from unmask.metrics.texts import Texts
 from unmask.studies.results import Json
@@ -35,9 +35,10 @@ class Measure:
     real: RealText | None
     store: Store | None
     seed: int
+    check: Metric | None = None  # the user's own
 
     def __call__(self, texts: Texts, *, with_mauve: bool = False) -> Json:
-        names = [name for name in METRICS if name != "mauve" or with_mauve]
+        names = [name for name in self._metrics if name != "mauve" or with_mauve]
         scores, absent = self._scores(texts, names)
         looks = () if self.real is None or "self_bleu" not in scores else suspicions(scores, self._real_scores)
         record = {"texts": texts.record, **(scores["gen_ppl"].record if "gen_ppl" in scores else {})}
@@ -52,10 +53,14 @@ class Measure:
         context = {"judge": self.judge, "real": self.real and self.real.reference, "protocol": self.protocol}
         for name in names:
             try:
-                scores |= METRICS[name](texts, **context, store=self.store, seed=self.seed) or {}
+                scores |= self._metrics[name](texts, **context, store=self.store, seed=self.seed) or {}
             except Unavailable as error:
                 absent[name] = str(error)
         return scores, absent
+
+    @cached_property
+    def _metrics(self) -> dict[str, Metric]:
+        return METRICS if self.check is None else {**METRICS, self.check.name: self.check}
 
     @cached_property
     def _real_scores(self) -> dict[str, Score]:

@@ -35,6 +35,8 @@ class Study:
             `unmask prepare sample` holds out
         split: which held-out part of a prepared folder or the sample (default: validation); a text file has none
         wrap: held-out texts as MDLM makes them: BOS, length - 2 tokens, EOS
+        check: file.py:function, a checker of your own: called with each text, it returns true or false, a number, or
+            several of these by name, such as whether an answer is right
 
     Comparison:
         control_steps: further numbers of steps of the teacher (default: doublings from 4 to one a token)
@@ -63,6 +65,7 @@ class Study:
     data: str | Path | None = None
     split: Literal["validation", "test"] | None = None
     wrap: bool = False
+    check: str | None = None
     control_steps: Sequence[int] | None = None
     bracket: bool = True
     mauve: bool = False

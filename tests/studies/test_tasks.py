@@ -1,0 +1,91 @@
+"""The tasks of studies/tasks: what is made is right, and whatever is changed in it is found."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).parents[2] / "studies" / "tasks"
+
+
+def task(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"task_{name}", HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_records_are_right_and_of_one_length() -> None:
+    records, rng = task("records"), random.Random(0)
+    lines = [records.make(rng) for _ in range(2000)]
+    assert {len(line) for line in lines} == {127}
+    assert all(records.check(line)["all"] == 1 for line in lines)
+    lags = {json.loads(line)["id"].rindex(json.loads(line)["id"][:12]) for line in lines}
+    assert lags == set(range(13, 41)), "every lag from a key to its copy"
+    assert len({records.check(line)["key"] for line in lines}) == 2000
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("copy", lambda record: {**record, "id": record["id"][:-1] + str((int(record["id"][-1]) + 1) % 10)}),
+        ("count", lambda record: {**record, "tags": [*record["tags"], "zz"]}),
+        ("sum", lambda record: {**record, "sum": record["sum"] + 1}),
+    ],
+)
+def test_a_wrong_record_is_found_by_the_part_that_is_wrong(part, change) -> None:
+    records = task("records")
+    record = json.loads(records.make(random.Random(1)))
+    found = records.check(json.dumps(change(record)))
+    right = {name for name in ("parses", "copy", "count", "sum") if found[name]}
+    assert right == {"parses", "copy", "count", "sum"} - {part}
+    assert found["all"] == 0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 3}', '{"id":"a","tags":[],"count":0,"add":[],"sum":"0"}'])
+def test_what_is_no_record_has_no_right_part(text) -> None:
+    assert not any(value for name, value in task("records").check(text).items() if name != "key")
+
+
+def test_equations_hold_and_a_changed_digit_does_not() -> None:
+    equations, rng = task("equations"), random.Random(0)
+    for _ in range(100):
+        text = equations.make(rng)
+        assert len(text) == 335
+        assert equations.check(text)["all"] == equations.check(text)["right"] == 1
+        place = rng.choice([i for i, sign in enumerate(text) if sign.isdigit()])
+        other = text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :]
+        assert equations.check(other)["right"] == 15 / 16
+        assert equations.check(text.replace("=", "-", 1))["lines"] == 15 / 16
+
+
+def test_there_are_288_small_grids_and_large_ones_are_valid() -> None:
+    sudoku, rng = task("sudoku"), random.Random(0)
+    assert len(set(sudoku.every_small_grid())) == 288
+    grids = sudoku.grids(300, rng)
+    assert all(map(sudoku.valid, grids))
+    assert len(set(grids)) == 300
+    for grid in grids[:20]:
+        i, j = rng.sample([i for i in range(81) if i // 9 == 4], 2)
+        swapped = list(grid)
+        swapped[i], swapped[j] = swapped[j], swapped[i]
+        assert not sudoku.valid("".join(swapped)), "a row still holds each digit, its columns do not"
+    assert not sudoku.valid("1" * 81)
+    assert not sudoku.valid("")
+
+
+def test_a_puzzle_has_thirty_givens_and_one_solution() -> None:
+    sudoku = task("sudoku")
+    blank, solved = sudoku.puzzle(random.Random(0))
+    assert sum(cell != "_" for cell in blank) == 30
+    assert all(cell in ("_", answer) for cell, answer in zip(blank, solved, strict=True))
+    assert ["".join(map(str, one)) for one in sudoku.solutions([int(c.replace("_", "0")) for c in blank], 3)] == [
+        solved
+    ]
