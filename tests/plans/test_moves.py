@@ -78,13 +78,13 @@ class Margin(Confidence):
 
     name: ClassVar[str] = "margin"
 
-    def surety(self, log_p_MV: Tensor) -> Tensor:
+    def confidence(self, log_p_MV: Tensor) -> Tensor:
         top_M2 = log_p_MV.exp().topk(2).values
         return top_M2[..., 0] - top_M2[..., 1]
 
 
 @pytest.mark.parametrize("plan", [Margin(), Margin(threshold=0.3), Blocks(3, Margin())])
-def test_an_adaptive_plan_of_ones_own_is_a_name_and_a_surety(plan: Margin | Blocks) -> None:
+def test_an_adaptive_plan_of_ones_own_is_a_name_and_a_confidence(plan: Margin | Blocks) -> None:
     source, free = Checkpoint(Enumerated(sticky(length=6, tokens=3))), plan == Margin(threshold=0.3)
     drawn = sample(source, 4, None if free else 6, plan=plan)
     rule = drawn.record["plan"].get("inner", drawn.record["plan"])

@@ -15,7 +15,7 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law
 from unmask.plans.grids import Grid, make_grid
-from unmask.plans.plan import Blocks, Confidence, LeftToRight, locked_plans, make_plan
+from unmask.plans.plan import Blocks, Confidence, EntropyBounded, LeftToRight, locked_plans, make_plan
 from unmask.plans.remask import Remask, reveal_chance
 from unmask.processes import Masked
 from unmask.processes.masked import stay_masked
@@ -109,7 +109,10 @@ ADAPTIVE = [
     Confidence("entropy"),
     Blocks(2, Confidence()),
 ]
-THRESHOLDS = [Confidence(threshold=0.7), Confidence("entropy", threshold=0.5), Blocks(3, Confidence(threshold=0.6))]
+THRESHOLDS = [
+    Confidence(threshold=0.7), Confidence("entropy", threshold=0.5), Blocks(3, Confidence(threshold=0.6)),
+    EntropyBounded(), EntropyBounded(threshold=0.8), Blocks(3, EntropyBounded(threshold=0.6)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("plan", [*ADAPTIVE, *THRESHOLDS], ids=str)
@@ -127,6 +130,18 @@ def test_adaptive_plans_where_positions_tie(plan):
     model = Enumerated(SOURCES["sticky"](length=4))
     for grid, steps in [(None, None)] if plan in THRESHOLDS else [("rank", 2), ("rank", 3)]:
         check(model, steps, plan, grid)
+
+
+@pytest.mark.parametrize("bound", [0.6, 1.2, 2.5])
+def test_the_bound_on_entropy_bounds_the_error_of_every_step(bound):
+    """An exact model loses in a step the total correlation of what it reveals, at most summed entropy less the largest.
+
+    Lines of 6 take at most 6 steps, and whoever is revealed alone loses nothing.
+    """
+    model = Enumerated(SOURCES["sticky"](length=6, tokens=3))
+    law = sample_law(model, plan=EntropyBounded(threshold=bound))
+    assert law.nfe < 6
+    assert 0 < law.kl(model.p) <= bound * 5
 
 
 @pytest.mark.parametrize("inner", [make_plan("golden"), make_plan("stride"), LeftToRight()], ids=str)

@@ -181,8 +181,44 @@ class Confidence:
         assert self.threshold is not None
         return confidence >= (self.threshold if self.score == "probability" else -self.threshold)
 
+    def limits(self, confidence_M: Tensor, row_M: Tensor, quota_B: Tensor) -> tuple[Tensor, Tensor | None]:
+        """How many candidates each row reveals, the most confident, and which ones it reveals in any case."""
+        return quota_B, None if self.threshold is None else self.passes(confidence_M)
+
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, **vars(self), "ties": "chance"}
+
+
+@dataclass(frozen=True)
+class EntropyBounded(Confidence):
+    """Each step reveals as many of the lowest entropies as sum up to the bound, the largest of them left out.
+
+    The EB-sampler (arXiv 2505.24857): that sum bounds what drawing the set's tokens independently costs, in nats. One
+    position always fits. The threshold is the bound.
+    """
+
+    score: Literal["probability", "entropy"] = "entropy"
+    threshold: float | None = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold is None or self.score != "entropy":
+            raise UserError("the plan entropy_bounded needs a threshold: a bound in nats on summed entropy")
+
+    @property
+    def name(self) -> str:
+        return "entropy_bounded"
+
+    def limits(self, confidence_M: Tensor, row_M: Tensor, quota_B: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The entropies of a row in rising order: each fits if those before it sum up to no more than the bound."""
+        counts_B = torch.bincount(row_M, minlength=len(quota_B))
+        place_M = torch.arange(len(row_M)) - (counts_B.cumsum(0) - counts_B)[row_M]
+        entropy_BN = torch.full((len(quota_B), int(counts_B.max())), torch.inf, dtype=torch.float64)
+        entropy_BN[row_M, place_M] = -confidence_M.double()
+        rising_BN = entropy_BN.sort(dim=1).values
+        before_BN = rising_BN.cumsum(1).roll(1, dims=1)
+        before_BN[:, 0] = 0
+        return ((before_BN <= self.threshold) & rising_BN.isfinite()).sum(1), None
 
 
 @dataclass(frozen=True)
@@ -295,6 +331,7 @@ for _plan in (
     LeftToRight(),
     Confidence("probability"),
     Confidence("entropy"),
+    EntropyBounded(),
 ):
     register_plan(_plan.name, _plan)
 register_plan("blocks", Blocks())

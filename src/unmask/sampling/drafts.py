@@ -221,9 +221,9 @@ def choose(rule: Any, step: Step, move: Move) -> Tensor:
     """Which candidates of a step an adaptive plan reveals: (M,) bool on the CPU."""
     assert move.quota_B is not None and move.tie_M is not None  # noqa: PT018
     parts = [rule.confidence(step.shaped(part).log_softmax(-1)).cpu() for part in step.parts()]
-    confidence_M = torch.cat(parts)
-    passing_M = None if rule.threshold is None else rule.passes(confidence_M)
-    return keep_most_confident(confidence_M, step.row_M.cpu(), move.quota_B, move.tie_M, passing_M)
+    confidence_M, row_M = torch.cat(parts), step.row_M.cpu()
+    quota_B, passing_M = rule.limits(confidence_M, row_M, move.quota_B)
+    return keep_most_confident(confidence_M, row_M, quota_B, move.tie_M, passing_M)
 
 
 def check_law(log_q: Tensor, precision: str) -> None:

@@ -18,7 +18,7 @@ from unmask.inference.ready import make_ready
 from unmask.inference.step_law import StepLaw, make_step_law
 from unmask.models.denoiser import check_denoiser
 from unmask.plans.grids import Grid, make_grid
-from unmask.plans.plan import Blocks, Confidence, Plan, choose_grid, make_plan
+from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, Plan, choose_grid, make_plan
 from unmask.plans.remask import Remask
 from unmask.processes import Process
 from unmask.sampling.drafts import LEGACY, Callback, How
@@ -76,10 +76,12 @@ def sample(
         seed: names the noise: with the same seed, sample i is the same whatever n or batch
     Plan:
         plan: which positions a step reveals: iid, permutation, golden, van_der_corput, stride, dilated,
-            left_to_right, confidence, entropy, or blocks (from left to right, golden inside each); default: golden
-        block_size: positions in a block of --plan blocks (default: 32)
+            left_to_right, confidence, entropy, entropy_bounded, or blocks (of 32 positions from left to right, golden
+            inside each); default: golden
+        block_size: go from left to right in blocks of so many positions, the plan inside each
         threshold: with --plan confidence or blocks the probability, with entropy the nats, at which a position is
-            sure enough to be revealed; this sets the number of steps, and puts confidence inside blocks
+            sure enough to be revealed, with entropy_bounded the bound on a step's summed entropy (0.1); this sets the
+            number of steps, and puts confidence inside blocks
         grid: how far each step goes: rank, uniform, cosine, mdlm, a list of times between 1 and 0, or the .json of
             `unmask fit-grid`, with --steps its best grid of that many steps (default: rank)
         step_law: the joint law of the tokens of one step (default: the checkpoint's, mostly factorised)
@@ -155,14 +157,17 @@ def _chosen(plan: str | Plan | None, block_size: int | None, threshold: float | 
     if plan is None and block_size is None and threshold is None:
         return None
     chosen = make_plan(plan or PLAN)
-    if block_size is not None:
-        if not isinstance(chosen, Blocks):
-            raise UserError(f"block_size is for the plan blocks, not {chosen.name}")
-        chosen = replace(chosen, size=block_size)
-    if threshold is None:
+    if threshold is not None and isinstance(chosen, Blocks):
+        chosen = replace(chosen, inner=replace(chosen.rule or Confidence(), threshold=threshold))
+    elif threshold is not None and isinstance(chosen, Confidence):
+        chosen = replace(chosen, threshold=threshold)
+    elif threshold is not None:
+        names = "confidence, entropy, entropy_bounded and blocks"
+        raise UserError(f"threshold is for the plans {names}, not {chosen.name}")
+    if block_size is None:
         return chosen
     if isinstance(chosen, Blocks):
-        return replace(chosen, inner=Confidence(threshold=threshold))
-    if isinstance(chosen, Confidence):
-        return replace(chosen, threshold=threshold)
-    raise UserError(f"threshold is for the plans confidence, entropy and blocks, not {chosen.name}")
+        return replace(chosen, size=block_size)
+    if not isinstance(chosen, (Locked, LeftToRight, Confidence)):
+        raise UserError(f"the plan {chosen.name} does not go inside blocks: leave out block_size")
+    return Blocks(block_size, chosen)

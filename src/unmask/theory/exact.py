@@ -26,7 +26,7 @@ from unmask.core.streams import stream
 from unmask.inference.categorical import Law, shape_logits
 from unmask.models.denoiser import Denoiser, states_of
 from unmask.plans.grids import Grid
-from unmask.plans.plan import TIE, Assignment, Blocks, Confidence, Plan, choose_grid, make_plan
+from unmask.plans.plan import TIE, Assignment, Blocks, Confidence, EntropyBounded, Plan, choose_grid, make_plan
 from unmask.processes.masked import mask_of
 from unmask.processes.schedule import LogLinear, Schedule
 from unmask.sampling.teacher_forcing import Forced
@@ -167,39 +167,52 @@ class _Chooser:
         block_N1 = block_L.where(masked_NL, self.assigned.steps).amin(1, keepdim=True)
         open_NL = masked_NL & (block_L == block_N1)
         confidence_NL = confidence_NL.masked_fill(~open_NL, -torch.inf)
+        if isinstance(self.rule, EntropyBounded):
+            return _surest(confidence_NL, self._within_bound(-confidence_NL))
         passing_NL = open_NL & self.rule.passes(confidence_NL)
         surest = _surest(confidence_NL, 1)
-        return _Choice(surest.sure_NL | passing_NL, surest.tied_NL & ~passing_NL.any(1, keepdim=True), 1)
+        tied_NL = surest.tied_NL & ~passing_NL.any(1, keepdim=True)
+        return _Choice(surest.sure_NL | passing_NL, tied_NL, surest.quota_N)
+
+    def _within_bound(self, entropy_NL: Tensor) -> Tensor:
+        """Of each line the size of the largest set whose sum less its largest keeps to the bound: the k lowest."""
+        rising_NL, quota_N = entropy_NL.sort(dim=1).values, torch.ones(len(entropy_NL), dtype=torch.int64)
+        for k in range(2, entropy_NL.shape[1] + 1):
+            lowest_NK = rising_NL[:, :k]
+            fits_N = lowest_NK.isfinite().all(1) & (lowest_NK.sum(1) - lowest_NK.amax(1) <= self.rule.threshold)
+            quota_N = quota_N.where(~fits_N, k)
+        return quota_N
 
 
 @dataclass(frozen=True)
 class _Choice:
     """Of N lines the positions that are surely revealed, (N, L), and those that tie: of these as many, by chance, as
-    the quota still wants."""
+    its quota still wants."""
 
     sure_NL: Tensor
     tied_NL: Tensor
-    quota: int
+    quota_N: Tensor
 
     def patterns(self) -> Iterator[tuple[Tensor, int, float]]:
         """(lines that may have it, the positions revealed as a set, its probability in them)."""
-        both_NLL = torch.cat([self.sure_NL, self.tied_NL], dim=1)
-        for both_LL in both_NLL.unique(dim=0):
-            sure_L, tied_L = both_LL.chunk(2)
+        kinds_NK = torch.cat([self.sure_NL.long(), self.tied_NL.long(), self.quota_N[:, None]], dim=1)
+        for kind_K in kinds_NK.unique(dim=0):
+            sure_L, tied_L = kind_K[:-1].chunk(2)
             ties = tied_L.nonzero()[:, 0].tolist()
-            sets = list(combinations(ties, self.quota - int(sure_L.sum()) if ties else 0))
-            lines_N = (both_NLL == both_LL).all(1)
+            sets = list(combinations(ties, int(kind_K[-1]) - int(sure_L.sum()) if ties else 0))
+            lines_N = (kinds_NK == kind_K).all(1)
             for chosen in sets:
                 yield lines_N, bits(sure_L) | sum(1 << i for i in chosen), 1 / len(sets)
 
 
-def _surest(confidence_NL: Tensor, quota: int) -> _Choice:
-    if not quota:
-        none_NL = torch.zeros_like(confidence_NL, dtype=torch.bool)
-        return _Choice(none_NL, none_NL, 0)
-    least_N1 = confidence_NL.sort(dim=1, descending=True).values[:, quota - 1 : quota]
-    tied_NL = (confidence_NL - least_N1).abs() < TIE
-    return _Choice((confidence_NL > least_N1) & ~tied_NL, tied_NL, quota)
+def _surest(confidence_NL: Tensor, quota: int | Tensor) -> _Choice:
+    """`quota` positions of every line, or of each line its own number of them."""
+    quota_N = torch.as_tensor(quota).expand(len(confidence_NL))
+    falling_NL = confidence_NL.sort(dim=1, descending=True).values
+    least_N1 = falling_NL.gather(1, (quota_N - 1).clamp(min=0)[:, None])
+    some_N1 = quota_N[:, None] > 0
+    tied_NL = ((confidence_NL - least_N1).abs() < TIE) & some_N1
+    return _Choice((confidence_NL > least_N1) & ~tied_NL & some_N1, tied_NL, quota_N)
 
 
 def _adaptive(views: Views, plan: Plan, grid: Grid, given_L: Tensor, schedule: Schedule) -> SampleLaw:
