@@ -218,6 +218,7 @@ class EntropyBounded(Confidence):
         rising_BN = entropy_BN.sort(dim=1).values
         before_BN = rising_BN.cumsum(1).roll(1, dims=1)
         before_BN[:, 0] = 0
+        assert self.threshold is not None
         return ((before_BN <= self.threshold) & rising_BN.isfinite()).sum(1), None
 
 

@@ -179,7 +179,7 @@ class _Chooser:
         rising_NL, quota_N = entropy_NL.sort(dim=1).values, torch.ones(len(entropy_NL), dtype=torch.int64)
         for k in range(2, entropy_NL.shape[1] + 1):
             lowest_NK = rising_NL[:, :k]
-            fits_N = lowest_NK.isfinite().all(1) & (lowest_NK.sum(1) - lowest_NK.amax(1) <= self.rule.threshold)
+            fits_N = lowest_NK.isfinite().all(1) & (lowest_NK.sum(1) - lowest_NK.amax(1) <= (self.rule.threshold or 0))
             quota_N = quota_N.where(~fits_N, k)
         return quota_N
 
