@@ -1,0 +1,5 @@
+// The engine of this page. The static page has another one in its place, with the same two functions:
+//   models()              a promise of [{ id, length, process, plans, parameters }]
+//   run(request, signal)  an async generator of messages: start, step, ..., done or error
+
+export { models, run } from "./remote.js";
