@@ -11,7 +11,11 @@ from pathlib import Path
 
 from unmask.core.errors import UserError
 
-WANTED = ["config.json", "model.safetensors", "raw.safetensors", "tokenizer.json", "provenance.json"]
+WANTED = [
+    "config.json", "generation_config.json", "provenance.json", "tokenizer.json", "tokenizer_config.json",
+    "chat_template.jinja", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
+    "raw.safetensors",
+]  # fmt: skip
 
 
 def is_hub_name(name: str) -> bool:

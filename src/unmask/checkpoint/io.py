@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
+from unmask.checkpoint.published import family_that_reads, published_tensors, published_tokenizer
 from unmask.checkpoint.tensors import at_most_these, check_finite, read_tensors, write_tensors
 from unmask.core.errors import UserError, os_errors, reading, unknown
 from unmask.core.files import check_claim, fresh_folder, kind_of, read_json, sha256_file, write_json, write_text
@@ -25,7 +26,6 @@ from unmask.core.plugins import load_plugins
 from unmask.data.tokenizer import Tokenizer
 from unmask.inference.step_law import STEP_LAWS, Factorised, StepLaw, make_step_law, step_law_to_json
 from unmask.models.denoiser import Denoiser
-from unmask.models.dit.published import GPT2_STATES, LOADABLE
 from unmask.models.family import FAMILIES, assemble, config_to_json, family_named, family_of, plain
 from unmask.models.parameters import tensors_of
 from unmask.processes import PROCESSES, Masked, Process, process_named
@@ -188,14 +188,11 @@ def _from_folder(folder: Path, weights: Literal["ema", "raw"], origin: Mapping[s
     config = read_json(folder / "config.json", "checkpoint config")
     if config.get("format") == FORMAT:
         return _from_own(folder, config, weights)
-    for family in FAMILIES.values():
-        if family.reads(config):
-            if weights == "raw":
-                raise _one_set(folder)
-            kind = config.get("model_type", "sdtt")  # SDTT's config.json is its Hydra config, which has no such entry
-            tensors = read_tensors(folder / FILES["ema"])
-            return _published(family.name, config, tensors, folder, {**origin, "format": kind})
-    raise UserError(f"{folder} is a checkpoint of no family that is known; {LOADABLE}")
+    family = family_that_reads(config, folder)
+    if weights == "raw":
+        raise _one_set(folder)
+    kind = config.get("model_type", "sdtt")  # SDTT's config.json is its Hydra config, which has no such entry
+    return _published(family.name, config, published_tensors(folder), folder, {**origin, "format": kind})
 
 
 def _no_checkpoint(folder: Path) -> UserError:
@@ -263,9 +260,5 @@ def _published(
 ) -> Checkpoint:
     config, weights = family_named(family).read(metadata, tensors, str(path))
     model = _model(family, config, weights, path)
-    tokenizer = None
-    if (path / "tokenizer.json").is_file():
-        tokenizer = Tokenizer.load(path / "tokenizer.json")
-    elif model.vocab_size == GPT2_STATES:
-        tokenizer = Tokenizer.load("gpt2")
+    tokenizer = published_tokenizer(path, model.vocab_size)
     return Checkpoint(model, Masked(), tokenizer, {**origin, "metadata": dict(metadata)})

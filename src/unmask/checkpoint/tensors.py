@@ -13,19 +13,40 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from unmask.core.errors import UserError, from_os_error, os_errors, reading
 
+PORTION = 2**28  # bytes that are mapped at a time
+
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a file, on the CPU, in the precision they are stored in."""
+    return {name: tensor for part in _portions(path) for name, tensor in part.items()}
+
+
+def _portions(path: Path) -> Iterator[dict[str, Tensor]]:
+    """The tensors of a file, some at a time.
+
+    The file is mapped anew for each portion: what was read of a mapping counts as memory of this process until it is
+    let go, so that copies from one mapping would take twice the file.
+    """
     with reading(path, cure="copy or download it again"), open(path, "rb"):  # the library's own errors lack a number
-        # a tensor that lies askew in the file is copied: how a product sums, and so its last digit, hangs on alignment
-        return {name: t if t.data_ptr() % 64 == 0 else t.clone() for name, t in load_file(path).items()}
+        with safe_open(path, "pt") as file:
+            names = list(file.keys())
+        while names:
+            found, size = {}, 0
+            with safe_open(path, "pt") as file:
+                while names and size < PORTION:
+                    tensor = file.get_tensor(names[0])
+                    # one that lies askew in the file is copied: how a product sums, and so its last digit, hangs on it
+                    found[names.pop(0)] = tensor.clone() if tensor.data_ptr() % 64 else tensor
+                    size += tensor.nbytes
+                del tensor
+            yield found
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:

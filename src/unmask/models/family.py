@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from unmask.core.errors import UserError, named
 from unmask.models.parameters import filled, tensors_of
 
+LARGEST = 2**20  # of a number in a config that no tensor bears out, such as the length: a table of so many is small
+
 
 class Family:
     """One kind of network. `config` is a frozen dataclass that JSON can hold."""
@@ -25,6 +27,7 @@ class Family:
     network: ClassVar[type[nn.Module]]
     config: ClassVar[type[Any]]
     presets: ClassVar[Mapping[str, Any]] = {}
+    model_types: ClassVar[tuple[str, ...]] = ()  # those of published config.json files that are of this family
 
     # -- making one ----------------------------------------------------------------------------------------------
 
@@ -41,7 +44,7 @@ class Family:
 
     def reads(self, config: Mapping[str, Any]) -> bool:
         """Whether a published checkpoint's config.json is of this family."""
-        return False
+        return str(config.get("model_type")).lower() in self.model_types
 
     def read(
         self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
@@ -173,7 +176,7 @@ def as_student(model: Any) -> Any:
 
 def assemble(family: Family, config: Any, weights: Mapping[str, Tensor], where: str) -> nn.Module:
     """A network that holds these tensors as they are: same precision, no copy. `where` names them in errors."""
-    most = sum(tensor.numel() for tensor in weights.values())
+    most = max(LARGEST, sum(tensor.numel() for tensor in weights.values()))
     for name, value in dataclasses.asdict(config).items():
         if isinstance(value, int) and value > most:
             raise UserError(f"{where} does not fit its config: {name} = {value}, and there are {most} numbers in all")

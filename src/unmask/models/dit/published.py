@@ -19,13 +19,11 @@ from unmask.models.dit.layers import inverse_frequencies
 from unmask.models.dit.network import DiTConfig
 
 GPT2_STATES = 50258  # GPT-2's 50257 tokens and the mask
-LOADABLE = "unmask reads its own format, MDLM (hub folder or Lightning file) and SDTT"
+LOADABLE = "unmask reads its own format, MDLM (hub folder or Lightning file), SDTT, and the models in docs/models.md"
 
 DUO = "Duo (uniform-state diffusion: time-conditioned and without a mask state)"
 KINDS = {
     **dict.fromkeys(("duo", "duo_base", "distillation"), DUO),
-    "llada": "LLaDA",
-    "dream": "Dream",
     "bd3lm": "BD3-LM (block diffusion)",
     "sedd": "SEDD (score entropy)",
     "d3pm": "D3PM",

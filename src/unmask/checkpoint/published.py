@@ -1,0 +1,65 @@
+"""A folder as the hub has it: which family reads it, where its weights are, what its small files say.
+
+Only JSON, safetensors and the text of a chat template are read. Code that lies in the folder is never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from unmask.checkpoint.tensors import read_tensors
+from unmask.core.errors import UserError
+from unmask.core.files import read_json
+from unmask.data.tokenizer import Tokenizer
+from unmask.models.dit.published import GPT2_STATES, LOADABLE
+from unmask.models.family import FAMILIES, Family
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth", "model.ckpt")
+
+
+def family_that_reads(config: Mapping[str, Any], where: Path) -> Family:
+    """The family of a published config.json: one that knows its `model_type`, else one that knows its other marks."""
+    for family in sorted(FAMILIES.values(), key=lambda family: not family.model_types):
+        if family.reads(config):
+            return family
+    code = " would run code of its own (auto_map), which unmask never does, and" if "auto_map" in config else ""
+    raise UserError(f"{where}{code} is a checkpoint of no family that is known; {LOADABLE}")
+
+
+def published_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a folder, from one file or from the shards of its index."""
+    files = weight_files(folder)
+    return {name: tensor for path in files for name, tensor in read_tensors(path).items()}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors of a folder; each one that its index names has to be there."""
+    if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
+        if not (folder / WEIGHTS).is_file() and (pickle := next((p for p in PICKLES if (folder / p).is_file()), None)):
+            raise UserError(f"{folder} holds its weights as a pickle ({pickle}), which is a program and is never run: "
+                            "take a revision with safetensors, or convert it where you trust it")  # fmt: skip
+        return [folder / WEIGHTS]
+    listed = read_json(folder / INDEX, "index of weights").get("weight_map")
+    if not isinstance(listed, Mapping) or not all(isinstance(name, str) for name in listed.values()):
+        raise UserError(f"{folder / INDEX} names no files (no weight_map): download it again")
+    names = sorted(set(listed.values()))
+    for name in names:
+        if Path(name).name != name:
+            raise UserError(f"{folder / INDEX} names a file outside its folder, {name!r}: download it again")
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} is incomplete: of its {len(names)} files of weights {name} is missing; "
+                            "download it again")  # fmt: skip
+    return [folder / name for name in names]
+
+
+def published_tokenizer(folder: Path, states: int) -> Tokenizer | None:
+    """The tokenizer of a folder; GPT-2's where there is none and the states are as many as it has with a mask."""
+    if (folder / "tokenizer.json").is_file():
+        return Tokenizer.load(folder / "tokenizer.json")
+    return Tokenizer.load("gpt2") if states == GPT2_STATES else None

@@ -1,0 +1,222 @@
+"""The network that LLaDA, Dream and SDAR share: a language model of transformers, in which no position is hidden.
+
+The layers are transformers' own; here are what surrounds them: positions, who sees whom, and the two calls of a
+Denoiser. transformers is imported when a network is built.
+
+Shapes: B sequences, L positions, K positions that are seen (those of a cache too), D features, E of a head, V states.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.core.errors import UserError
+from unmask.models.family import Family
+
+ATTENTION = "unmask_all_visible"
+Product = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig:
+    """The shape of a language model. `vocab_size` is V, all states; `mask` is the state that hides a token."""
+
+    vocab_size: int
+    length: int
+    hidden: int
+    blocks: int
+    heads: int
+    kv_heads: int
+    mlp: int
+    mask: int
+    rope_theta: float = 10_000.0
+    norm_eps: float = 1e-5
+    head_size: int | None = None  # None: hidden / heads
+    tied: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "length", "hidden", "blocks", "heads", "kv_heads", "mlp"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise UserError(f"the model's {name} must be a whole number above 0, not {value!r}")
+        if self.heads % self.kv_heads or (self.head_size is None and self.hidden % (2 * self.heads)):
+            raise UserError(f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}, and heads "
+                            f"of kv_heads = {self.kv_heads}")  # fmt: skip
+        if not 0 <= self.mask < self.vocab_size:
+            raise UserError(f"the mask must be one of the {self.vocab_size} states, not {self.mask}")
+
+
+class Decoder(nn.Module):
+    """A Denoiser made of transformers' layers; a family says which (`body`), and what else is its own."""
+
+    wide_rotation: ClassVar[bool] = False  # whether positions are turned in float32 whatever the weights are in
+    model: Any  # of transformers
+    shifted: ClassVar[bool] = False  # whether the output at i - 1 predicts token i
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = self.body(config)
+        del self.model.rotary_emb  # its table is cast with the weights; positions are turned here
+        self.lm_head = nn.Linear(config.hidden, config.vocab_size, bias=False)
+        if config.tied:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        elif self.lm_head.weight.device.type != "meta":
+            nn.init.normal_(self.lm_head.weight, std=0.02)
+
+    def body(self, config: DecoderConfig) -> nn.Module:
+        """A model of transformers with `embed_tokens`, `layers` and `norm`."""
+        raise NotImplementedError
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def mask_id(self) -> int:
+        return self.config.mask
+
+    @property
+    def length(self) -> int:
+        return self.config.length
+
+    def embed(self, z: Tensor) -> Tensor:
+        """Token ids z_BL, or laws over the states p_BLV, as vectors: (B, L, D)."""
+        if z.is_floating_point():
+            return z @ self.model.embed_tokens.weight
+        embedded: Tensor = self.model.embed_tokens(z)
+        return embedded
+
+    def features(
+        self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        """The body: token ids z_BL, or what `embed` made of them, -> h_BLD, the last norm included.
+
+        Args:
+            z: the tokens, or their vectors
+            visible: who is seen: (B, K) bool, false where there is padding; or (L, K) or (B, 1, L, K), for each reader
+            at: the places of the tokens in the text, (L,); default: 0 to L - 1
+            cache: an object with transformers' `update(keys, values, layer) -> keys, values`; the keys come rotated
+        """
+        return self.shift(self.outputs(z, visible=visible, at=at, cache=cache))
+
+    def outputs(
+        self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        """What the network says at each position, before a family's shift. Arguments as for `features`."""
+        if z.shape[1] > self.length:
+            raise UserError(f"a sequence of {z.shape[1]} tokens is longer than the model's {self.length}: cut it")
+        h_BLD = z if z.is_floating_point() else self.embed(z)
+        turn = self._rotation(torch.arange(z.shape[1], device=z.device) if at is None else at, h_BLD.dtype)
+        for layer in self.model.layers:
+            h_BLD = layer(h_BLD, attention_mask=_seen(visible), position_embeddings=turn, past_key_values=cache)
+        out_BLD: Tensor = self.model.norm(h_BLD)
+        return out_BLD.to(z.device)
+
+    def shift(self, h_BLD: Tensor) -> Tensor:
+        """Features where their tokens are: moved right by one where a family's outputs predict the next token."""
+        return torch.cat([h_BLD[:, :1], h_BLD[:, :-1]], dim=1) if self.shifted else h_BLD
+
+    def logits(self, h: Tensor, product: Product | None = None) -> Tensor:
+        """The head, at any selection of positions: h_...D -> logits_...V.
+
+        `product` takes the place of the last matrix product (objectives/head_loss.py).
+        """
+        if product is not None:
+            weight_VD = self.lm_head.weight
+            return product(h, weight_VD, weight_VD.new_zeros(len(weight_VD)))
+        logits: Tensor = self.lm_head(h)
+        return logits.to(h.device)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """logits_BLV of z_BL."""
+        return self.logits(self.features(z))
+
+    def _rotation(self, at_L: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and sin of every position, (1, L, E): made in float32, where they also stay if `wide_rotation`."""
+        size = self.config.head_size or self.config.hidden // self.config.heads
+        power = torch.arange(0, size, 2, dtype=torch.int64, device=at_L.device).float() / size
+        angle_LE = torch.outer(at_L.float(), 1.0 / (self.config.rope_theta**power)).repeat(1, 2)
+        kept = torch.promote_types(dtype, torch.float32) if self.wide_rotation else dtype
+        return angle_LE.cos()[None].to(kept), angle_LE.sin()[None].to(kept)
+
+
+def _seen(visible: Tensor | None) -> Tensor | None:
+    """A mask of keys (B, K), or of readers and keys, as attention takes it: (B or 1, 1, L or 1, K)."""
+    if visible is None or visible.ndim == 4:
+        return visible
+    assert visible.ndim == 2
+    return visible[:, None, None, :]
+
+
+def attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    dropout: float = 0.0, scaling: float | None = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Attention as transformers' layers call it: everybody sees all that the mask leaves, whoever comes first.
+
+    Queries and keys may come wider than the values, from a rotation in float32.
+    """
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+    mixed = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
+    )
+    return mixed.transpose(1, 2).contiguous(), None
+
+
+def shape_of(config: DecoderConfig) -> dict[str, Any]:
+    """A shape in the words of transformers' configs, whose layers then call `attend`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, attend)
+    return {
+        "vocab_size": config.vocab_size, "max_position_embeddings": config.length, "hidden_size": config.hidden,
+        "num_hidden_layers": config.blocks, "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads, "intermediate_size": config.mlp, "rms_norm_eps": config.norm_eps,
+        "head_dim": config.head_size or config.hidden // config.heads, "attn_implementation": ATTENTION,
+        "pad_token_id": None, "bos_token_id": None, "eos_token_id": None,
+    }  # fmt: skip
+
+
+class DecoderFamily(Family):
+    """What the families of such networks share."""
+
+    network: ClassVar[type[Decoder]]
+    config = DecoderConfig
+    required: ClassVar[Mapping[str, Any]] = {}  # what a published config.json must say, if it says anything
+
+    def for_tokens(self, config: DecoderConfig, tokens: int) -> DecoderConfig:
+        return dataclasses.replace(config, vocab_size=tokens + 1, mask=tokens)
+
+    def check(self, config: Mapping[str, Any], where: str) -> None:
+        """Refuse a variant that computes something else."""
+        for name, right in self.required.items():
+            if config.get(name, right) not in (right, None):
+                raise UserError(f"{where} asks for {name} = {config[name]!r}, and the family {self.name} knows "
+                                f"{right!r} only: no published model of it differs")  # fmt: skip
+        if config.get("mask_token_id") is None:
+            raise UserError(f"{where} does not say which token is the mask: neither config.json (mask_token_id) nor "
+                            "the tokenizer (mask_token) names it")  # fmt: skip
+
+    def blocks(self, model: Decoder) -> Iterable[nn.Module]:
+        layers: Iterable[nn.Module] = model.model.layers
+        return layers
+
+    def head(self, model: Decoder) -> Callable[[Tensor, Product], Tensor]:
+        return model.logits
+
+    def flops(self, model: Decoder, length: int) -> tuple[float, float]:
+        """Two for each weight of the layers, and attention over all positions; V D weights of the head."""
+        shape = model.config
+        weights = sum(value.numel() for value in model.model.layers.parameters())
+        wide = shape.heads * (shape.head_size or shape.hidden // shape.heads)
+        return 2.0 * (weights + shape.blocks * 2 * length * wide), 2.0 * shape.hidden * shape.vocab_size
