@@ -6,7 +6,7 @@ Shapes: R rows, L positions, M chosen positions, D features, V states.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -65,6 +65,25 @@ class Ready:
         if time_R is not None:
             return self.model.features(z_RL, time=time_R)  # type: ignore[call-arg]
         return self._body(z_RL) if self._body is not None else self.model.features(z_RL)
+
+    def packed(self, z_RL: Tensor, lengths: Sequence[int], time_R: Tensor | None = None) -> Tensor:
+        """The body for rows of which only the first so many positions are text: their features one after the other.
+
+        A network with `packed_features` takes rows of different length in one forward, and computes for each what it
+        would compute for it alone; any other takes those of equal length together.
+        """
+        if len(kinds := set(lengths)) == 1:
+            return self.features(z_RL[:, : lengths[0]], time_R).flatten(0, 1)
+        if time_R is None and (packed := getattr(self.model, "packed_features", None)) is not None:
+            self.forwards += 1
+            self.rows += len(lengths)
+            return packed(torch.cat([z_L[:length] for z_L, length in zip(z_RL, lengths, strict=True)]), lengths)
+        parts: dict[int, Tensor] = {}
+        for length in sorted(kinds):
+            here = [row for row, own in enumerate(lengths) if own == length]
+            h_RLD = self.features(z_RL[here, :length], None if time_R is None else time_R[here])
+            parts |= dict(zip(here, h_RLD.clone() if self.compiled else h_RLD, strict=True))
+        return torch.cat([parts[row] for row in range(len(lengths))])
 
     def logits(self, h_MD: Tensor) -> Tensor:
         """May be wider than the vocabulary; the columns beyond it are -inf."""

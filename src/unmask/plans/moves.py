@@ -69,22 +69,26 @@ def _flat(where_BL: Tensor) -> Tensor:
     return where_BL.flatten().nonzero()[:, 0]
 
 
-def join_moves(parts: list[tuple[Move, int]], rows: int, length: int, device: torch.device) -> Move:
-    """Moves of several drafts as one on the table of so many rows that holds them; each comes with its first row."""
+def join_moves(parts: list[tuple[Move, int, int]], rows: int, length: int, device: torch.device) -> Move:
+    """Moves of several drafts as one on the table of so many rows that holds them.
+
+    Each comes with its first row and the length of its texts: only one of a single text may be shorter than the table.
+    `local_M` then counts through the positions of all texts, one after the other.
+    """
     first = parts[0][0]
-    if len(parts) == 1 and parts[0][1] == 0 and first.reveal_M.device == device:
+    if len(parts) == 1 and parts[0][1:] == (0, length) and first.reveal_M.device == device:
         return first
-    reveal = [move.reveal_M + at * length for move, at in parts]
-    here = [move.rows_R + at for move, at in parts]
-    starts = torch.tensor([0, *map(len, here)]).cumsum(0).tolist()
-    local = [move.local_M + start * length for (move, _), start in zip(parts, starts, strict=False)]
+    reveal = [move.reveal_M + at * length for move, at, _ in parts]
+    here = [move.rows_R + at for move, at, _ in parts]
+    starts = torch.tensor([0, *(len(move.rows_R) * own for move, _, own in parts)]).cumsum(0).tolist()
+    local = [move.local_M + start for (move, _, _), start in zip(parts, starts, strict=False)]
     quota_B = tie_M = None
     if first.quota_B is not None:
         quota_B = torch.zeros(rows, dtype=torch.int64)
-        for move, at in parts:
+        for move, at, _ in parts:
             assert move.quota_B is not None
             quota_B[at : at + len(move.quota_B)] = move.quota_B
-        tie_M = torch.cat([move.tie_M for move, _ in parts if move.tie_M is not None])
+        tie_M = torch.cat([move.tie_M for move, _, _ in parts if move.tie_M is not None])
     reveal_M, rows_R, local_M = (to_device(torch.cat(each), device) for each in (reveal, here, local))
     return replace(first, reveal_M=reveal_M, rows_R=rows_R, local_M=local_M, quota_B=quota_B, tie_M=tie_M)
 

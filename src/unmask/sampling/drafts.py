@@ -1,7 +1,7 @@
 """Drafts: texts under way, and the one step that takes any number of them a move further.
 
-A step runs the body once for all drafts that it is given, then head and draw once for all that draw alike. Noise is
-keyed by the seed and the number of a sample, so a text does not depend on its company. `sample` steps one draft of a
+A step runs the body once for all drafts that it is given, of whatever length where the network can do that, then head
+and draw once for all that draw alike. Noise is keyed by the seed and the number of a sample, so a text does not depend on its company. `sample` steps one draft of a
 whole batch, the server many drafts of one text each.
 
 Shapes: S rows of a table, B of them a draft's, R rows in a forward, L positions, M positions drawn, V states.
@@ -79,6 +79,10 @@ class Draft:
     state: State  # its own rows of the table
     at: int = 0  # the first of them
 
+    @property
+    def length(self) -> int:
+        return self.blank_BL.shape[1]
+
     def moves(self, device: torch.device) -> Iterator[Move]:
         """Its steps; positions and rows on `device`."""
         how, schedule, mask_id = self.how, self.how.checkpoint.process.schedule, self.how.checkpoint.model.mask_id
@@ -111,11 +115,16 @@ def new_table(ready: Ready, rows: int, length: int) -> State:
 
 
 def start_draft(how: How, ready: Ready, table: State, indices: list[int], given_BL: Tensor, at: int = 0) -> Draft:
-    """Nothing drawn yet; the noise of every sample from its own stream."""
+    """Nothing drawn yet; the noise of every sample from its own stream.
+
+    A draft of one text may be shorter than the rows of its table.
+    """
     (B, L), seed, process = given_BL.shape, how.seed, how.checkpoint.process
+    assert L == table.z_BL.shape[1] or (B == 1 and L < table.z_BL.shape[1])
     noise = [torch.rand(L, generator=stream(seed, "draw", i), dtype=torch.float64) for i in indices]
     prior = [process.prior(L, ready.states, stream(seed, "prior", i)) for i in indices]
-    state = State(*(part[at : at + B] for part in (table.z_BL, table.log_q_BL, table.uniform_BL, table.nfe_B)))
+    wide = (part[at : at + B, :L] for part in (table.z_BL, table.log_q_BL, table.uniform_BL))
+    state = State(*wide, nfe_B=table.nfe_B[at : at + B])
     state.z_BL.copy_(torch.where(given_BL < 0, torch.stack(prior), given_BL))
     state.uniform_BL.copy_(torch.stack(noise))
     state.log_q_BL.zero_()
@@ -145,18 +154,24 @@ def take_step(ready: Ready, table: State, going: Sequence[Going]) -> list[Drawn]
     for draft, move in going:
         groups.setdefault(_kind(draft.how, move), []).append((draft, move))
     S, L = table.z_BL.shape
-    moves = [join_moves([(move, draft.at) for draft, move in alike], S, L, ready.device) for alike in groups.values()]
+    moves = [join_moves([_placed(*each) for each in alike], S, L, ready.device) for alike in groups.values()]
     rows_R = torch.cat([move.rows_R for move in moves]) if len(moves) > 1 else moves[0].rows_R
     whole = len(going) == 1 and len(rows_R) == S
     process = going[0][0].how.checkpoint.process
-    h_RLD = ready.features(table.z_BL if whole else table.z_BL[rows_R], _conditions(process, moves, ready.device))
+    sizes = [[len(move.rows_R) * draft.length for draft, move in alike] for alike in groups.values()]
+    lengths = [draft.length for alike in groups.values() for draft, move in alike for _ in range(len(move.rows_R))]
+    z_RL = table.z_BL if whole else table.z_BL[rows_R]
+    h_ND = ready.packed(z_RL, lengths, _conditions(process, moves, ready.device))
     table.nfe_B[rows_R] += 1
-    drawn, first = [], 0
-    for alike, move in zip(groups.values(), moves, strict=True):
-        h_ND = h_RLD[first : first + len(move.rows_R)].flatten(0, 1)
-        drawn.append(_draw(ready, table, process, alike, move, h_ND))
-        first += len(move.rows_R)
-    return drawn
+    parts = h_ND.split([sum(each) for each in sizes])
+    return [
+        _draw(ready, table, process, alike, move, part)
+        for alike, move, part in zip(groups.values(), moves, parts, strict=True)
+    ]
+
+
+def _placed(draft: Draft, move: Move) -> tuple[Move, int, int]:
+    return move, draft.at, draft.length
 
 
 def _kind(how: How, move: Move) -> Any:
