@@ -13,7 +13,7 @@ ROOT = Path(unmask.__file__).parent
 # each folder knows itself and those before it
 ORDER = (
     "core", "processes", "plans", "data", "models", "inference", "checkpoint", "sampling", "theory", "objectives",
-    "metrics", "training", "studies", "bench", "cli",
+    "metrics", "training", "studies", "server", "bench", "cli",
 )  # fmt: skip
 ALLOWED = {folder: set(ORDER[: place + 1]) for place, folder in enumerate(ORDER)}
 
@@ -47,7 +47,17 @@ def test_a_module_says_what_it_does_and_stays_readable(path: Path) -> None:
 
 
 def test_importing_the_package_pulls_in_nothing_heavy() -> None:
-    heavy = ["torch", "transformers", "datasets", "matplotlib", "tensorboard", "huggingface_hub", "aiohttp", "flask"]
+    heavy = [
+        "torch",
+        "transformers",
+        "datasets",
+        "matplotlib",
+        "tensorboard",
+        "huggingface_hub",
+        "aiohttp",
+        "flask",
+        "fastapi",
+    ]
     code = f"import unmask, sys; print([name for name in {heavy!r} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.processes.schedule import LogLinear as LogLinear
     from unmask.sampling.samples import Samples as Samples
     from unmask.sampling.verbs import sample as sample
+    from unmask.server.verbs import serve as serve
     from unmask.studies.evaluate import evaluate as evaluate
     from unmask.studies.fit_grid import fit_grid as fit_grid
     from unmask.training.trainer import Trainer as Trainer
@@ -49,6 +50,7 @@ _HOMES = {
     "sample": "sampling.verbs",
     "evaluate": "studies.evaluate",
     "fit_grid": "studies.fit_grid",
+    "serve": "server.verbs",
     "load": "checkpoint.io",
     "save": "checkpoint.io",
     # nouns

@@ -81,6 +81,10 @@ MORE = {
         "a tour of all of this in four minutes", "unmask.cli.demo:demo", machine=False, plugins=False, resumes=True
     ),
     "info": Verb("what a checkpoint is, and where it came from", "unmask.cli.info:info", machine=False),
+    "serve": Verb(
+        "put models behind an address that OpenAI's clients know", "unmask.server.verbs:serve",
+        smaller="give a smaller --batch: the texts stay the same",
+    ),
     "report": Verb("one page from several evaluations", "unmask.cli.report:report", machine=False, plugins=False),
     "fit-grid": Verb(
         "find the best step grid for a model on held-out text", "unmask.studies.fit_grid:fit_grid",

@@ -70,9 +70,10 @@ class Ready:
         """The body for rows of which only the first so many positions are text: their features one after the other.
 
         A network with `packed_features` takes rows of different length in one forward, and computes for each what it
-        would compute for it alone; any other takes those of equal length together.
+        would compute for it alone; any other takes those of equal length together. Only rows that are full go through
+        what is compiled: every other length would be compiled anew.
         """
-        if len(kinds := set(lengths)) == 1:
+        if len(kinds := set(lengths)) == 1 and (lengths[0] == z_RL.shape[1] or self._body is None):
             return self.features(z_RL[:, : lengths[0]], time_R).flatten(0, 1)
         if time_R is None and (packed := getattr(self.model, "packed_features", None)) is not None:
             self.forwards += 1
@@ -81,8 +82,10 @@ class Ready:
         parts: dict[int, Tensor] = {}
         for length in sorted(kinds):
             here = [row for row, own in enumerate(lengths) if own == length]
-            h_RLD = self.features(z_RL[here, :length], None if time_R is None else time_R[here])
-            parts |= dict(zip(here, h_RLD.clone() if self.compiled else h_RLD, strict=True))
+            time = {} if time_R is None else {"time": time_R[here]}
+            parts |= dict(zip(here, self.model.features(z_RL[here, :length], **time), strict=True))
+            self.forwards += 1
+            self.rows += len(here)
         return torch.cat([parts[row] for row in range(len(lengths))])
 
     def logits(self, h_MD: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Drafts: texts under way, and the one step that takes any number of them a move further.
 
 A step runs the body once for all drafts that it is given, of whatever length where the network can do that, then head
-and draw once for all that draw alike. Noise is keyed by the seed and the number of a sample, so a text does not depend on its company. `sample` steps one draft of a
-whole batch, the server many drafts of one text each.
+and draw once for all that draw alike. Noise is keyed by the seed and the number of a sample, so a text does not depend
+on its company. `sample` steps one draft of a whole batch, the server many drafts of one text each.
 
 Shapes: S rows of a table, B of them a draft's, R rows in a forward, L positions, M positions drawn, V states.
 """
@@ -120,11 +120,11 @@ def start_draft(how: How, ready: Ready, table: State, indices: list[int], given_
     A draft of one text may be shorter than the rows of its table.
     """
     (B, L), seed, process = given_BL.shape, how.seed, how.checkpoint.process
-    assert L == table.z_BL.shape[1] or (B == 1 and L < table.z_BL.shape[1])
+    assert table.z_BL.shape[1] == L or (B == 1 and table.z_BL.shape[1] > L)
     noise = [torch.rand(L, generator=stream(seed, "draw", i), dtype=torch.float64) for i in indices]
     prior = [process.prior(L, ready.states, stream(seed, "prior", i)) for i in indices]
-    wide = (part[at : at + B, :L] for part in (table.z_BL, table.log_q_BL, table.uniform_BL))
-    state = State(*wide, nfe_B=table.nfe_B[at : at + B])
+    z_BL, log_q_BL, uniform_BL = (part[at : at + B, :L] for part in (table.z_BL, table.log_q_BL, table.uniform_BL))
+    state = State(z_BL, log_q_BL, uniform_BL, table.nfe_B[at : at + B])
     state.z_BL.copy_(torch.where(given_BL < 0, torch.stack(prior), given_BL))
     state.uniform_BL.copy_(torch.stack(noise))
     state.log_q_BL.zero_()

@@ -109,7 +109,7 @@ def sample(
         raise UserError(f"batch must be at least 1, not {batch}")
     law = Law(temperature, top_p, top_k, "fp32" if draw == LEGACY else draw)
     remask = Remask(remask, eta) if isinstance(remask, str) else remask
-    chosen, made = _plan_and_grid(checkpoint.process, _chosen(plan, block_size, threshold), grid, steps)
+    chosen, made = plan_and_grid(checkpoint.process, _chosen(plan, block_size, threshold), grid, steps)
     law_of_step = make_step_law(step_law or checkpoint.step_law)
     how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback)
     how.check()
@@ -131,7 +131,7 @@ def sample(
     return collect(rows, wanted, forwards, run)
 
 
-def _plan_and_grid(
+def plan_and_grid(
     process: Process, plan: Plan | None, grid: str | Path | Sequence[float] | Grid | None, steps: int | None
 ) -> tuple[Plan | None, Grid]:
     """A plan and its grid; for a process that goes by no plan, a grid of times."""

@@ -12,8 +12,9 @@ head.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -127,7 +128,7 @@ class FoldedDiT(Configured):
         """h_ND of texts of these lengths, one after the other: for each what `features` gives for it alone."""
         alike = [(len(list(rows)), length) for length, rows in groupby(lengths)]
         h_ND = self.embedding(z_N)
-        for block in self.blocks:
+        for block in cast(Iterable[_FoldedBlock], self.blocks):
             h_ND = block.packed(h_ND, self.rotary, alike)
         return h_ND
 

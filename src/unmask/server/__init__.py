@@ -1,0 +1,1 @@
+"""Models behind an address: an engine that steps many drafts at once, and the HTTP app in front of it."""

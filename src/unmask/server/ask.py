@@ -1,0 +1,93 @@
+"""What may be asked for, checked and bounded: the fields of a request, and the tasks that an engine gets from them.
+
+Nothing in a request names a file: plans come from the table of plans, models from those that the operator named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.core.errors import UserError
+from unmask.inference.categorical import Law
+from unmask.models.denoiser import states_of
+from unmask.plans.plan import make_plan
+from unmask.sampling.drafts import How
+from unmask.sampling.infill import templates
+from unmask.sampling.verbs import plan_and_grid
+from unmask.server.engine import Task
+from unmask.server.limits import ALTERNATIVES, Limits, bounded
+
+SEEDS = 2**63
+
+
+class Asked(BaseModel):
+    """The fields that every way of asking has. A wrong type is refused, and so is a field that nobody reads."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    model: str
+    steps: int | None = Field(None, ge=1)
+    plan: str | None = None
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    seed: int = Field(0, ge=-SEEDS, lt=SEEDS)
+
+
+class DraftAsked(Asked):
+    """One text, whose drafts are streamed."""
+
+    prompt: str | None = None
+    infill: str | None = None
+    tokens: list[int | None] | None = None
+    length: int | None = Field(None, ge=1)
+    index: int = Field(0, ge=0, lt=SEEDS)
+    alternatives: int = Field(0, ge=0)
+
+
+def how_of(asked: Asked, checkpoint: Checkpoint, limits: Limits) -> How:
+    """The settings of `sample` that a request asks for. Temperature 0 takes the likeliest token everywhere."""
+    bounded("steps", asked.steps or 1, limits.max_steps)
+    plan = None if asked.plan is None else make_plan(asked.plan)
+    chosen, grid = plan_and_grid(checkpoint.process, plan, None, asked.steps)
+    bounded("steps", grid.steps, limits.max_steps)
+    law = Law(top_p=asked.top_p, top_k=1) if asked.temperature == 0 else Law(asked.temperature, asked.top_p)
+    how = How(checkpoint, chosen, grid, None, law, False, asked.seed, checkpoint.step_law, None)
+    how.check()
+    return how
+
+
+def template_of(asked: DraftAsked, checkpoint: Checkpoint) -> Tensor:
+    """What is given and what is blank, as `sample` has it."""
+    kinds = {"prompt": asked.prompt, "infill": asked.infill, "tokens": asked.tokens}
+    if len(given := [name for name, value in kinds.items() if value is not None]) > 1:
+        raise UserError(f"give only one of prompt, infill and tokens, not {' and '.join(given)}")
+    infill: str | Tensor | None = asked.infill
+    if asked.tokens is not None:
+        infill = ids_of(asked.tokens, checkpoint)
+    (template_L,) = templates(
+        1, longest=checkpoint.model.length, states=states_of(checkpoint.model), tokenizer=checkpoint.tokenizer,
+        length=asked.length, prompt=asked.prompt, infill=infill,
+    )  # fmt: skip
+    return template_L
+
+
+def ids_of(tokens: Sequence[int | None], checkpoint: Checkpoint) -> Tensor:
+    """Token ids from a request, null where it is blank."""
+    vocabulary = checkpoint.model.vocab_size
+    if not tokens:
+        raise UserError("tokens is empty: give token ids, null where it is blank")
+    if strange := [token for token in tokens if token is not None and not 0 <= token < vocabulary]:
+        raise UserError(f"tokens has the id {strange[0]}: give ids from 0 to {vocabulary - 1}, null where it is blank")
+    return torch.tensor([-1 if token is None else token for token in tokens])
+
+
+def draft_task(asked: DraftAsked, checkpoint: Checkpoint, limits: Limits) -> Task:
+    """The one task of a stream of drafts."""
+    bounded("alternatives", asked.alternatives, ALTERNATIVES)
+    how = how_of(asked, checkpoint, limits)
+    return Task(how, asked.index, template_of(asked, checkpoint), watch=True, alternatives=asked.alternatives)

@@ -1,0 +1,81 @@
+"""The stream of drafts: one message when it begins, one a step that changed something, one when it is done."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator
+from functools import lru_cache
+from typing import Any
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.data.tokenizer import Tokenizer
+from unmask.server.engine import Change, Failed, Finished, Stepped, Task
+from unmask.server.wait import Texts, TimedOut
+
+
+def message(said: dict[str, Any] | str) -> str:
+    """One server-sent event."""
+    return f"data: {said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)}\n\n"
+
+
+@lru_cache(maxsize=2**16)
+def piece(tokenizer: Tokenizer | None, token: int) -> str | None:
+    """The text of one token; None where there is no tokenizer."""
+    return None if tokenizer is None else tokenizer.decode([token])
+
+
+def finite(value: float) -> float | None:
+    """A number as JSON can hold it: null for a law that is not known."""
+    return value if math.isfinite(value) else None
+
+
+def total(log_q: list[float]) -> float | None:
+    """The log-probability of a text."""
+    return finite(math.fsum(log_q)) if all(map(math.isfinite, log_q)) else None
+
+
+async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[str]:
+    """Every message of a stream."""
+    checkpoint, tokenizer = task.how.checkpoint, task.how.checkpoint.tokenizer
+    given = task.given_L.tolist()
+    yield message({
+        "type": "start", "length": len(given), "tokens": [None if token < 0 else token for token in given],
+        "texts": [None if token < 0 else piece(tokenizer, token) for token in given],
+        "given": [token >= 0 for token in given], "steps": task.how.grid.steps,
+        "plan": task.how.plan.name if task.how.plan else None, "model": name,
+    })  # fmt: skip
+    try:
+        async for _, event in texts.events():
+            yield message(_said(event, checkpoint))
+    except TimedOut as error:
+        yield message({"type": "error", "message": str(error)})
+
+
+def _said(event: Stepped | Finished | Failed, checkpoint: Checkpoint) -> dict[str, Any]:
+    if isinstance(event, Failed):
+        return {"type": "error", "message": event.message}
+    if isinstance(event, Finished):
+        text = checkpoint.tokenizer.decode(event.tokens) if checkpoint.tokenizer else ""
+        return {
+            "type": "done", "text": text, "tokens": event.tokens, "log_prob": total(event.log_q), "nfe": event.nfe,
+            "seconds": event.seconds,
+        }  # fmt: skip
+    changes = [_changed(change, checkpoint.tokenizer) for change in event.changes]
+    return {
+        "type": "step", "step": event.step, "steps": event.steps, "nfe": event.nfe, "seconds": event.seconds,
+        "changes": changes,
+    }  # fmt: skip
+
+
+def _changed(change: Change, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    return {
+        "position": change.position,
+        "token": change.token,
+        "text": piece(tokenizer, change.token),
+        "log_prob": finite(change.log_prob),
+        "probability": math.exp(change.log_prob),
+        "alternatives": [
+            {"token": token, "text": piece(tokenizer, token), "probability": p} for token, p in change.alternatives
+        ],
+    }

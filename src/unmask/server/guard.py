@@ -1,0 +1,141 @@
+"""What stands before every request: who may ask, how much, and how slowly.
+
+A page of somebody else's must not use a server on this machine: its Host must be one of ours, which DNS cannot change
+(a name that is made to point to 127.0.0.1 keeps its own), and its Origin, where a browser says one, the server's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from unmask.server.limits import LOCAL, Limits
+
+CLOSED = ("/v1/", "/metrics")  # what needs the key; the page does not
+
+
+class Denied(Exception):
+    """A request that is not let through."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Guard:
+    """An ASGI app in front of another."""
+
+    app: ASGIApp
+    limits: Limits
+    hosts: Sequence[str] = LOCAL  # * is any
+    origins: Sequence[str] = ()  # beside the server's own, such as https://example.org; * is any
+    key: str | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        if scope["type"] != "http":  # there are no websockets here
+            return None
+        send = self._in_time(send)
+        try:
+            headers = Headers(scope=scope)
+            self._check(headers, scope["path"])
+            body = await self._body(headers, receive)
+        except Denied as denied:
+            return await _answer(send, denied)
+        except ConnectionError:
+            return None
+        await self.app(scope, _with_body(body, receive), send)
+
+    def _check(self, headers: Headers, path: str) -> None:
+        host = _name("//" + headers.get("host", ""))
+        if "*" not in self.hosts and host not in self.hosts:
+            raise Denied(421, f"this server does not answer for the host {host!r}")
+        origin = headers.get("origin")
+        own = origin is not None and urlsplit(origin).netloc == headers.get("host")
+        if origin is not None and not own and origin not in self.origins and "*" not in self.origins:
+            raise Denied(403, f"pages of {origin!r} may not use this server")
+        if self.key is not None and path.startswith(CLOSED):
+            kind, _, given = headers.get("authorization", "").partition(" ")
+            right = hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.key.encode("utf-8"))
+            if kind.lower() != "bearer" or not right:
+                raise Denied(401, "give the API key: Authorization: Bearer KEY")
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes:
+        """The whole body, if it is small enough and comes in time."""
+        said = headers.get("content-length", "0")
+        if said.isdecimal() and int(said) > self.limits.max_body:
+            raise Denied(413, f"a request has at most {self.limits.max_body} bytes here")
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(self.limits.patience):
+                more = True
+                while more:
+                    got = await receive()
+                    if got["type"] == "http.disconnect":
+                        raise ConnectionError
+                    parts.append(got.get("body", b""))
+                    more = got.get("more_body", False)
+                    if sum(map(len, parts)) > self.limits.max_body:
+                        raise Denied(413, f"a request has at most {self.limits.max_body} bytes here")
+        except TimeoutError:
+            raise Denied(408, f"the request was not sent within {self.limits.patience:g} s") from None
+        return b"".join(parts)
+
+    def _in_time(self, send: Send) -> Send:
+        """A client that does not take what it is sent is let go."""
+
+        async def sent(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self.limits.patience):
+                    await send(message)
+            except TimeoutError:
+                raise ConnectionError("the client does not take its answer") from None
+
+        return sent
+
+
+def _name(netloc: str) -> str:
+    """A host without its port and brackets."""
+    try:
+        return urlsplit(netloc).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _with_body(body: bytes, receive: Receive) -> Receive:
+    """The body that was read, then whatever else the client does."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def received() -> Message:
+        return left.pop() if left else await receive()
+
+    return received
+
+
+def error_body(message: str, status: int, param: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI's clients read it."""
+    kind = {401: "authentication_error", 429: "rate_limit_error"}.get(
+        status, "invalid_request_error" if status < 500 else "server_error"
+    )
+    return {"error": {"message": message, "type": kind, "param": param, "code": None}}
+
+
+async def _answer(send: Send, denied: Denied) -> None:
+    body = json.dumps(error_body(str(denied), denied.status)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if denied.status in (408, 413):  # what is left of the body is not read
+        headers.append((b"connection", b"close"))
+    if denied.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": denied.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
