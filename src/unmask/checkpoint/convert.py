@@ -16,6 +16,7 @@ from unmask.core.errors import UserError
 from unmask.core.files import fresh_folder, write_json, write_text
 from unmask.core.verbs import verb
 from unmask.models.family import family_of, plain
+from unmask.models.lora import base_of, merged
 from unmask.processes import Masked
 from unmask.processes.process import process_to_json
 
@@ -29,6 +30,8 @@ def convert(
     weights: Literal["ema", "raw"] = "ema",
     revision: str | None = None,
     dtype: Literal["fp32", "bf16"] | None = None,
+    adapter: str | Path | None = None,
+    merge: bool = False,
     fold: bool = False,
     card: str | None = None,
     licence: str | None = None,
@@ -43,6 +46,8 @@ def convert(
         weights: the averaged weights or the raw ones, where the source has both
         revision: of a hub repository
         dtype: store the weights in this type; otherwise they stay as stored
+        adapter: a LoRA adapter to put on the source: a folder or a hub name
+        merge: add the adapter to the weights: the result needs neither the adapter nor peft
         fold: leave out the conditioning on time, which is off in every model here: the same function in fewer numbers
         card: what the model is and what it read, in a few sentences: writes a model card (README.md), and a provenance
             without the paths of this machine
@@ -57,7 +62,13 @@ def convert(
     refuse_to_replace(target)
     if target.exists() and not overwrite:
         raise UserError(f"{target} exists: name another folder, or allow its replacement (--overwrite)")
-    checkpoint = load(source, weights=weights, revision=revision)
+    checkpoint = load(source, adapter=adapter, weights=weights, revision=revision)
+    if merge and not base_of(checkpoint.model):
+        raise UserError(f"{source} has no adapter to merge: leave out --merge, or name one with --adapter")
+    if merge:
+        checkpoint = replace(checkpoint, model=merged(checkpoint.model))
+    elif base_of(checkpoint.model) and (fold or format != "unmask"):
+        raise UserError("an adapter has a format of its own: add --merge to write one network")
     if fold:
         checkpoint = replace(checkpoint, model=family_of(checkpoint.model).smaller(plain(checkpoint.model)))
     if card is not None:

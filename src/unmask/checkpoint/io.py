@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from unmask.checkpoint import adapters
 from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
 from unmask.checkpoint.published import family_that_reads, published_tensors, published_tokenizer
@@ -27,6 +28,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.inference.step_law import STEP_LAWS, Factorised, StepLaw, make_step_law, step_law_to_json
 from unmask.models.denoiser import Denoiser
 from unmask.models.family import FAMILIES, assemble, config_to_json, family_named, family_of, plain
+from unmask.models.lora import base_of
 from unmask.models.parameters import tensors_of
 from unmask.processes import PROCESSES, Masked, Process, process_named
 from unmask.processes.process import process_to_json
@@ -36,6 +38,7 @@ WEIGHTS = ("ema", "raw")
 FILES = {"ema": "model.safetensors", "raw": "raw.safetensors"}
 CARD = "README.md"
 WRITTEN = {*FILES.values(), "config.json", "tokenizer.json", "provenance.json", CARD}  # all that is ever written there
+WRITTEN |= {adapters.CONFIG, adapters.TENSORS}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,9 +108,7 @@ def save(
     folder = Path(folder)
     refuse_to_replace(folder)
     with fresh_folder(folder) as fresh:
-        write_tensors(fresh / FILES["ema"], tensors_of(model), dtype)
-        if raw is not None:
-            write_tensors(fresh / FILES["raw"], raw, dtype)
+        _write_weights(fresh, model, raw, dtype)
         if checkpoint.tokenizer is not None:
             write_text(fresh / "tokenizer.json", checkpoint.tokenizer.to_json())
         write_json(fresh / "provenance.json", dict(checkpoint.provenance))
@@ -118,12 +119,23 @@ def save(
                 "version": VERSION,
                 "family": family.name,
                 "model": config_to_json(model),
+                "adapter": adapters.named_base(model),
                 "process": process_to_json(checkpoint.process),
                 "step_law": step_law_to_json(checkpoint.step_law),
                 "tokenizer": checkpoint.tokenizer.name if checkpoint.tokenizer else None,
                 "files": {item.name: sha256_file(item) for item in sorted(fresh.iterdir())},
             },
         )
+
+
+def _write_weights(folder: Path, model: nn.Module, raw: Mapping[str, Tensor] | None, dtype: torch.dtype | None) -> None:
+    """All weights of a network, or of an adapted one the adapter only."""
+    if base_of(model):
+        adapters.write_adapter(folder, model, raw, FILES["raw"], dtype)
+        return
+    write_tensors(folder / FILES["ema"], tensors_of(model), dtype)
+    if raw is not None:
+        write_tensors(folder / FILES["raw"], raw, dtype)
 
 
 def has_raw(folder: Path) -> bool:
@@ -144,6 +156,7 @@ def refuse_to_replace(folder: Path) -> None:
 def load(
     source: str | Path,
     *,
+    adapter: str | Path | None = None,
     weights: Literal["ema", "raw"] = "ema",
     revision: str | None = None,
     device: str | torch.device = "cpu",
@@ -151,7 +164,9 @@ def load(
     """A checkpoint ready to use, its model in eval mode and in the precision that it was stored in.
 
     Args:
-        source: a folder (ours, a run's, MDLM's or SDTT's), a Lightning .ckpt file, a bundled name, or a hub name
+        source: a folder (ours, a run's, MDLM's or SDTT's), a Lightning .ckpt file, a bundled name, or a hub name; the
+            folder of an adapter that names its base is read with it
+        adapter: a LoRA adapter to put on it: a folder that `train --lora` or peft wrote, or a hub name
         weights: the averaged weights or the raw ones, where a checkpoint has both
         revision: of a hub repository
         device: where the model goes
@@ -160,10 +175,18 @@ def load(
         raise unknown("weights", str(weights), WEIGHTS)
     load_plugins()  # its family may be one of an installed package
     place = _device(device)
+    if adapter is not None:
+        base = load(source, revision=revision)
+        with os_errors("read", adapter), reading(adapter, "the adapter", "restore a copy, or save it again"):
+            checkpoint = _adapted(locate(adapter), weights, base, str(source))
+        plain(checkpoint.model).to(place).eval()
+        return dataclasses.replace(checkpoint, name=str(adapter))
     with os_errors("read", source), reading(source, "the checkpoint", "restore a copy, or save it again"):
         path = locate(source, revision)
         origin = {"source": str(source), "revision": revision, "weights": weights}
-        if path.is_dir():
+        if path.is_dir() and adapters.is_adapter(path):
+            checkpoint = _adapted(path, weights, None, None)
+        elif path.is_dir():
             checkpoint = _from_folder(path, weights, origin)
         else:
             metadata, tensors = read_lightning(path, weights)
@@ -209,20 +232,36 @@ def _one_set(folder: Path) -> UserError:
 
 
 def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "raw"]) -> Checkpoint:
+    _check_files(folder, config, weights, FILES["ema"])
+    tokenizer = None
+    if "tokenizer.json" in config["files"]:
+        tokenizer = Tokenizer.read(folder / "tokenizer.json", config.get("tokenizer", "custom"))
+    process, law, provenance = _beside(folder, config)
+    family = family_named(config["family"])
+    tensors = read_tensors(folder / FILES["ema"])
+    if weights == "raw":
+        tensors |= read_tensors(folder / FILES["raw"])
+    model = _model(family.name, family.config(**config["model"]), tensors, folder)
+    return Checkpoint(model, process, tokenizer, provenance, law)
+
+
+def _check_files(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "raw"], ema: str) -> None:
+    """Our version, with these weights, and every file as it was written."""
     if config.get("version") != VERSION:
         raise UserError(
             f"{folder} is of format version {config.get('version')}, this unmask reads {VERSION}: "
             "install the release that wrote it"
         )
     files = dict(config["files"])
-    if FILES[weights] not in files:
+    if {"ema": ema, "raw": FILES["raw"]}[weights] not in files:
         raise _one_set(folder)
     for name, digest in files.items():
         if weights == "raw" or name != FILES["raw"]:
             _check_file(folder / name, digest)
-    tokenizer = None
-    if "tokenizer.json" in files:
-        tokenizer = Tokenizer.read(folder / "tokenizer.json", config.get("tokenizer", "custom"))
+
+
+def _beside(folder: Path, config: Mapping[str, Any]) -> tuple[Process, StepLaw, dict[str, Any]]:
+    """Process, step law and provenance, as config.json and its neighbours say; a plug-in's must be named."""
     provenance = read_json(folder / "provenance.json", "provenance")
     step_law = dict(config["step_law"])
     for what, name, known in (
@@ -232,13 +271,34 @@ def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "
     ):
         if name not in known:
             raise UserError(f"{folder} needs the {what} {name!r}: name the plug-in that has it, with --plugin")
-    family = family_named(config["family"])
-    tensors = read_tensors(folder / FILES["ema"])
-    if weights == "raw":
-        tensors |= read_tensors(folder / FILES["raw"])
-    model = _model(family.name, family.config(**config["model"]), tensors, folder)
-    process = process_named(**config["process"])
-    law = make_step_law(step_law.pop("name"), **step_law)
+    return process_named(**config["process"]), make_step_law(step_law.pop("name"), **step_law), provenance
+
+
+def _adapted(folder: Path, weights: Literal["ema", "raw"], base: Checkpoint | None, source: str | None) -> Checkpoint:
+    """A base, by default the one that the adapter names, with an adapter on it."""
+    if not adapters.is_adapter(folder):
+        raise UserError(f"{folder} is no adapter (no {adapters.CONFIG}): give the folder that `train --lora` wrote")
+    about = read_json(folder / "config.json", "adapter's config") if (folder / "config.json").is_file() else {}
+    if about and about.get("format") != FORMAT:
+        about = {}
+    if base is None:
+        source = adapters.base_source(folder, about)
+        try:
+            base = load(source)
+        except UserError as error:
+            raise UserError(f"the base of the adapter {folder} cannot be loaded ({error}): if it lies elsewhere, give "
+                            "both, load(base, adapter=...) or unmask convert BASE --adapter") from error  # fmt: skip
+    if not about:
+        if weights == "raw":
+            raise _one_set(folder)
+        return dataclasses.replace(base, model=adapters.put_on(base.model, folder, {}, adapters.TENSORS, source))
+    _check_files(folder, about, weights, adapters.TENSORS)
+    file = adapters.TENSORS if weights == "ema" else FILES["raw"]
+    model = adapters.put_on(base.model, folder, about, file, source)
+    process, law, provenance = _beside(folder, about)
+    tokenizer = base.tokenizer
+    if tokenizer is None and "tokenizer.json" in about["files"]:
+        tokenizer = Tokenizer.read(folder / "tokenizer.json", about["tokenizer"])
     return Checkpoint(model, process, tokenizer, provenance, law)
 
 

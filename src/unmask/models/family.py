@@ -70,6 +70,16 @@ class Family:
         """Parts that are compiled, and spread over processes, one by one."""
         return ()
 
+    def adapter_root(self, model: Any) -> Any:
+        """The module that an adapter's names count from: of a wrapped network, that of its library."""
+        return model
+
+    def lora_targets(self, model: Any) -> Iterable[str]:
+        """The linear layers that take LoRA, by their whole names in `adapter_root`; all those of the blocks."""
+        inside = {id(layer) for block in self.blocks(model) for layer in block.modules()}
+        named = self.adapter_root(model).named_modules()
+        return [name for name, layer in named if isinstance(layer, nn.Linear) and id(layer) in inside]
+
     def matrices(self, model: Any) -> dict[str, int]:
         """The parameters that Muon may take, by name, and how many matrices lie in each, one below the other."""
         inside = {id(value) for block in self.blocks(model) for value in block.parameters()}
@@ -99,12 +109,14 @@ class Family:
     def inference(self, model: Any, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """The same function for inference, there and with its matrices in `dtype`, perhaps folded.
 
-        The model itself if it is that already, else a copy: the caller's stays as it is.
+        The model itself if it is that already, else a copy: the caller's stays as it is. Frozen weights that need no
+        change, such as those below an adapter, are shared.
         """
-        weights = list(model.parameters())
-        if not model.training and all((w.dtype, w.device) == (dtype, device) for w in weights):
+        ready = {id(w): w for w in model.parameters() if (w.dtype, w.device) == (dtype, device)}
+        if not model.training and len(ready) == len(list(model.parameters())):
             return model
-        return copy.deepcopy(model).to(device, dtype).eval()
+        shared = {key: nn.Parameter(w.detach(), False) for key, w in ready.items() if not w.requires_grad}
+        return copy.deepcopy(model, shared).to(device, dtype).eval()
 
     def causal_copy(self, model: Any, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """A copy of a causal network to write with."""

@@ -22,6 +22,7 @@ from unmask.metrics.gen_ppl import PROTOCOL, check_judge
 from unmask.metrics.judges import load_judge
 from unmask.models.denoiser import is_causal
 from unmask.models.family import as_student, changed_preset, family_named
+from unmask.models.lora import Lora, with_adapter
 from unmask.objectives.registry import objective_named
 from unmask.processes import Process, process_named
 from unmask.processes.schedule import schedule_named
@@ -55,6 +56,7 @@ def train(
     cond: int | None = None,
     dropout: float | None = None,
     set_: Mapping[str, int | float | bool | str] | None = None,
+    adapter: Lora,
     trainer: Trainer,
 ) -> Checkpoint:
     """Train a model on corpora made by `unmask prepare`. Run the same command again to continue a run that stopped.
@@ -94,8 +96,10 @@ def train(
         if family or preset or set_ or any(value is not None for value in shape.values()):
             raise UserError(f"--from brings the model with it: leave out --family, --preset, --set, --"
                             f"{', --'.join(shape)} (a recipe may set them)")  # fmt: skip
-        model, noise, start = _started(from_, corpora, objective)
+        model, noise, start = _started(from_, corpora, objective, adapter, trainer)
     else:
+        if adapter.lora:
+            raise UserError("an adapter is for a model that is trained already: give it with --from")
         noise, start = process_named("masked"), None
         shape |= {"length": length, "causal": True if objective == "ar" else None, **(set_ or {})}
         model = _fresh(family or "dit", preset, corpora, trainer.seed, shape)
@@ -144,6 +148,7 @@ def distill(
     judge: str | None = None,
     samples: int = 32,
     sample_steps: int = 16,
+    adapter: Lora,
     trainer: RoundTrainer,
 ) -> Checkpoint:
     """Distil a teacher into a student that starts from its weights. Run the same command again to continue.
@@ -188,6 +193,10 @@ def distill(
         raise UserError(f"samples must be at least 2 and sample_steps at least 1, not {samples} and {sample_steps}")
     with joined(trainer.device):
         source, loader = _with_text(load_teacher(teacher), teacher, data, weights, length, wrap, trainer.seed)
+        facts: dict[str, Any] = {"teacher": {"source": _lasting(teacher), "weights": weights_hash(source.model)}}
+        if adapter.lora:
+            source = dataclasses.replace(source, model=adapted(source, adapter, trainer))
+            facts["lora"] = vars(adapter)
         objective = make_rounds(
             method, source, rounds=rounds, round_steps=round_steps, delta=delta, tau=tau, tau_drop=tau_drop,
             divergence=divergence, reduction=reduction, reconstruct=reconstruct, k=k, snapshot=snapshot, plan=plan,
@@ -197,7 +206,6 @@ def distill(
         if reader:
             check_judge(reader, loader.tokenizer, PROTOCOL)
         trainer.steps = objective.steps
-        facts = {"teacher": {"source": _lasting(teacher), "weights": weights_hash(source.model)}}
         watch = None if guard == "off" else Guard(guard, bounds, seed=trainer.seed)
         student = trainer.fit(as_student(source.model), objective, loader, facts=facts, guard=watch)
         if trainer.out is not None:
@@ -253,9 +261,9 @@ def _check_tokenizers(checkpoint: Checkpoint, name: Any, corpora: list[ShardSet]
             check_tokenizer(corpus, checkpoint.tokenizer, owner=owner)
 
 
-def _lasting(source: Checkpoint | str | Path) -> str | None:
+def _lasting(source: Checkpoint | str | Path | None) -> str | None:
     """A path that still leads there from another folder; names stay names."""
-    if isinstance(source, Checkpoint):
+    if source is None or isinstance(source, Checkpoint):
         return None
     return str(Path(source).resolve()) if Path(source).exists() else str(source)
 
@@ -272,7 +280,9 @@ def _fresh(family: str, preset: str | None, corpora: list[ShardSet], seed: int, 
         return kind.build(config)
 
 
-def _started(source: Any, corpora: list[ShardSet], objective: str) -> tuple[Any, Process, dict[str, Any]]:
+def _started(
+    source: Any, corpora: list[ShardSet], objective: str, adapter: Lora, trainer: Trainer
+) -> tuple[Any, Process, dict[str, Any]]:
     """The model and process of a checkpoint, if objective and corpora suit it, and what to remember of it."""
     checkpoint = source if isinstance(source, Checkpoint) else load(source)
     name = "the model" if isinstance(source, Checkpoint) else source
@@ -286,4 +296,14 @@ def _started(source: Any, corpora: list[ShardSet], objective: str) -> tuple[Any,
         "source": None if isinstance(source, Checkpoint) else str(source),
         "weights": weights_hash(checkpoint.model), "step": checkpoint.provenance.get("step"),
     }  # fmt: skip
+    if adapter.lora:
+        return adapted(checkpoint, adapter, trainer), checkpoint.process, about | {"lora": vars(adapter)}
     return as_student(checkpoint.model), checkpoint.process, about
+
+
+def adapted(checkpoint: Checkpoint, adapter: Lora, trainer: Trainer) -> Any:
+    """The checkpoint's network with a fresh adapter, which will name the checkpoint as its base."""
+    source = _lasting(checkpoint.name or None)
+    if source is None and trainer.out is not None:
+        raise UserError("an adapter names its base, and this model has no name: save it, and give the folder")
+    return with_adapter(checkpoint.model, adapter, source, seed_of(trainer.seed, "adapter"))

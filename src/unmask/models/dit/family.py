@@ -15,6 +15,7 @@ from unmask.models.dit.folded import FoldedDiT, fold
 from unmask.models.dit.layers import Rotary
 from unmask.models.dit.network import PRESETS, DiT, DiTConfig
 from unmask.models.family import Family, register_family
+from unmask.models.lora import base_of, merged
 
 
 @register_family
@@ -49,6 +50,10 @@ class DiTFamily(Family):
     def smaller(self, model: DiT) -> DiT:
         return fold(model)
 
+    def lora_targets(self, model: DiT) -> Iterable[str]:
+        """All of the blocks but the modulation, which is off."""
+        return [name for name in super().lora_targets(model) if "modulation" not in name]
+
     def blocks(self, model: DiT) -> Iterable[nn.Module]:
         return model.blocks
 
@@ -74,6 +79,7 @@ class DiTFamily(Family):
         return list(attention_stats(model, z_BL))
 
     def inference(self, model: DiT, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        model = merged(model) if base_of(model) else model  # folding looks at the weights themselves
         return super().inference(model, dtype, device) if model.config.causal else FoldedDiT(model, dtype).to(device)
 
     def causal_copy(self, model: DiT, dtype: torch.dtype, device: torch.device) -> nn.Module:
