@@ -7,7 +7,7 @@ from scipy import stats
 from unmask.core.errors import UserError
 from unmask.plans.plan import draw_u, locked_plans, make_plan
 
-SPREAD = ["golden", "van_der_corput", "stride", "dilated"]
+SPREAD = ["golden", "van_der_corput", "comb", "rotation", "stride", "dilated"]
 
 
 def draws(plan: str, B: int, L: int, steps: int = 8, seed: int = 0) -> torch.Tensor:

@@ -17,15 +17,18 @@ from unmask.studies.fit_grid import fit_on
 from unmask.studies.plans_on_grids import plans_on_grids
 
 
+def fit(path, plan):
+    model = DiT(9, 16, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0).eval()
+    texts_TL = torch.randint(8, (8, 16), generator=stream(0, "texts"))
+    found = fit_on(Checkpoint(model), texts_TL, 4, plan=plan, device="cpu")
+    path.write_text(json.dumps(found.to_json()))
+    return found, path
+
+
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     """(what was fitted, its file): a grid of 4 steps for golden."""
-    model = DiT(9, 16, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0).eval()
-    texts_TL = torch.randint(8, (8, 16), generator=stream(0, "texts"))
-    found = fit_on(Checkpoint(model), texts_TL, 4, device="cpu")
-    path = tmp_path_factory.mktemp("fitted") / "fitted.json"
-    path.write_text(json.dumps(found.to_json()))
-    return found, path
+    return fit(tmp_path_factory.mktemp("fitted") / "fitted.json", "golden")
 
 
 def test_a_plan_runs_on_its_usual_grid_or_on_the_one_it_is_given() -> None:
@@ -62,9 +65,9 @@ def test_a_fitted_grid_serves_every_number_of_steps_up_to_its_own(fitted, tmp_pa
     ],
 )
 def test_what_is_no_plan_or_grid_is_one_line(fitted, tmp_path, plan: str, message: str) -> None:
-    found, path = fitted
+    _, path = fitted
     (tmp_path / "bad.json").write_text("{}")
-    (tmp_path / "stride.json").write_text(json.dumps({**found.to_json(), "plan": "stride"}))
+    fit(tmp_path / "stride.json", "stride")
     asked = [4, 8] if plan in ("golden@{file}", "golden@nowhere.json") else [4, 2]
     with pytest.raises(UserError, match=message) as raised:
         plans_on_grids([plan.format(folder=tmp_path, file=path)], asked)

@@ -144,8 +144,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Grid]:
 
 def _shorter(path: Path, content: dict[str, Any], grid: Grid) -> dict[int, tuple[float, ...]]:
     """Times of the grids of fewer steps in a file, by their steps."""
-    # the order of `stride` depends on the number of steps, so that its paths of fewer steps cut another order
-    found = [] if grid.fitted_for == "stride" else content.get("fitting_half") or []
+    found = content.get("fitting_half") or []
     with reading(path, "grid", CURE):
         shorter = {int(one["steps"]): tuple(grid_of(one["times"]).tolist()) for one in found}
         if any(len(edges) != n + 1 for n, edges in shorter.items()):

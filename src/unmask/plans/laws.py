@@ -4,17 +4,21 @@ In every plan each u_i by itself is uniform on [0, 1); plans differ in how posit
 over positions keeps neighbours out of one step, where drawing them independently is worst. Positions are never
 wrapped modulo L, so any length works and no two ends are taken for neighbours.
 
-Shapes: B sequences, L positions.
+Shapes: B sequences, L positions, C intervals of turns.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 GOLDEN = (math.sqrt(5) - 1) / 2
+Turns = list[tuple[float, float]]  # intervals of [0, 1) that do not overlap, or one point
 _BITS = 53  # of a float64 in [0, 1)
 
 
@@ -71,6 +75,71 @@ def dilated(B: int, L: int, generator: torch.Generator, steps: int | None) -> Te
     offset_B1 = torch.randint(P, (B, 1), generator=generator)
     rank_BL = rank_BP.gather(1, (torch.arange(L) + offset_B1) % P)
     return (rank_BL + _uniform((B, L), generator)) / P
+
+
+class Turning:
+    """u_i = frac(shift + i turn), as golden, but with a turn of each text's own, uniform over intervals."""
+
+    def turns(self, steps: int) -> Turns:
+        """The intervals for N steps."""
+        raise NotImplementedError
+
+    def __call__(self, B: int, L: int, generator: torch.Generator, steps: int | None) -> Tensor:
+        assert steps is not None, "Locked.draw asks for them"
+        shift_B1, share_B1 = _uniform((B, 1), generator), _uniform((B, 1), generator)
+        low_C, high_C = torch.tensor(self.turns(steps), dtype=torch.float64).T
+        end_C = (high_C - low_C).cumsum(0)
+        at_B1 = share_B1 * end_C[-1]
+        which_B1 = torch.bucketize(at_B1, end_C, right=True).clamp(max=len(end_C) - 1)
+        turn_B1 = high_C[which_B1] - (end_C[which_B1] - at_B1)
+        return ((torch.arange(L) * turn_B1).frac() + shift_B1).frac()
+
+
+@dataclass(frozen=True)
+class Comb(Turning):
+    """Teeth about N apart that sweep and drift: u falls (or rises) by (1 + eps)/N a position, eps ~ U(0, drift).
+
+    Each step reveals the neighbours of what the step before revealed. Without drift positions N apart always share a
+    step. In 2 steps or fewer there is none: it would put neighbours together.
+    """
+
+    drift: float = 0.5
+    rising: bool = False
+
+    def turns(self, steps: int) -> Turns:
+        ends = 1 / steps, (1 + self.drift * (steps > 2)) / steps
+        return [ends if self.rising else (1 - ends[1], 1 - ends[0])]
+
+    def distance(self, steps: int) -> int:
+        """The least q whose turn may come within 1/N of a whole one: q (1 + drift) > N - 1."""
+        return math.floor((steps - 1) / (1 + self.drift * (steps > 2))) + 1
+
+
+@dataclass(frozen=True)
+class Rotation(Turning):
+    """Any turn that keeps positions up to K apart out of one step: ||k turn|| >= 1/N for k <= K = N/2, at most `most`.
+
+    ||x|| is the distance from x to the nearest whole number. In 2 steps a turn is a half.
+    """
+
+    most: int = 12
+
+    def turns(self, steps: int) -> Turns:
+        return [(1 / steps, 1 / steps)] if steps <= 2 else _allowed(steps, min(steps // 2, self.most))
+
+    def distance(self, steps: int) -> int:
+        return steps if steps <= 2 else min(steps // 2, self.most) + 1
+
+
+@lru_cache
+def _allowed(steps: int, K: int) -> Turns:
+    """Where ||k turn|| >= 1/N for all k <= K."""
+    edges = {(whole + side / steps) / k for k in range(1, K + 1) for whole in range(k + 1) for side in (-1, 1)}
+    k_K1 = torch.arange(1, K + 1)[:, None]
+    cuts = [(a, b) for a, b in pairwise(sorted({0.0, 1.0, *(edge for edge in edges if 0 < edge < 1)}))]
+    turned_KC = k_K1 * torch.tensor([(a + b) / 2 for a, b in cuts], dtype=torch.float64)
+    apart_KC = (turned_KC - turned_KC.round()).abs()
+    return [cut for cut, far in zip(cuts, (apart_KC >= 1 / steps).all(0).tolist(), strict=True) if far]
 
 
 def golden_distance(steps: int) -> int:

@@ -61,15 +61,16 @@ class Locked:
     Args:
         name: what users call it
         law: draws u of B sequences of L positions, float64 in [0, 1); each u_i by itself uniform
-        for_steps: the law is made for one number of steps N, and u falls into N equal cells, one a step. It counts
-            blanks, not positions: N blanks on is at least N positions on, and classes stay equal wherever given words
-            stand
+        for_steps: the law is made for one number of steps N. It counts blanks, not positions: N blanks on is at least N
+            positions on, wherever given words stand
+        classes: with N, u falls into N equal cells, each of which holds a class of positions
         distance: a promise: the least distance between two positions with u in one interval [k/N, (k+1)/N), of N
     """
 
     name: str
     law: Law
     for_steps: bool = False
+    classes: bool = False
     distance: Callable[[int], int] = lambda steps: 1
     rule: ClassVar[None] = None
 
@@ -82,7 +83,7 @@ class Locked:
         Classes differ in size by one unless N divides the length: cut by counts alone, a step would end within a class,
         and hold neighbours of two.
         """
-        return steps if self.for_steps else 1
+        return steps if self.classes else 1
 
     def draw(self, B: int, L: int, generator: torch.Generator, steps: int | None = None) -> Tensor:
         """u of B sequences of L positions: (B, L) float64 in [0, 1), on the CPU."""
@@ -95,7 +96,7 @@ class Locked:
         """u of B sequences, one generator each."""
         L = blank_BL.shape[1]
         u_BL = torch.cat([self.draw(1, L, g, steps) for g in generators])
-        return u_BL.gather(1, _as_if_together(blank_BL)) if self.for_steps else u_BL
+        return u_BL.gather(1, as_if_together(blank_BL)) if self.for_steps else u_BL
 
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
         """The steps of B sequences, one generator each."""
@@ -105,7 +106,7 @@ class Locked:
         return {"name": self.name}
 
 
-def _as_if_together(blank_BL: Tensor) -> Tensor:
+def as_if_together(blank_BL: Tensor) -> Tensor:
     """The place of each blank if all moved up to the first: its own where no given word stands between."""
     first_B1 = blank_BL.int().argmax(1, keepdim=True)
     return (first_B1 + blank_BL.cumsum(1) - 1).clamp(min=0)
@@ -317,7 +318,7 @@ def register_plan(name: str, plan: Plan | Law, **promises: Any) -> None:
     Args:
         name: what users call it
         plan: a Plan, or a law of u: a function (B, L, generator, steps) -> u_BL
-        promises: for a law of u: `for_steps` and `distance` of Locked
+        promises: for a law of u: `for_steps`, `classes` and `distance` of Locked
     """
     PLANS[name] = Locked(name, plan, **promises) if callable(plan) else plan
 
@@ -327,7 +328,9 @@ for _plan in (
     Locked("permutation", laws.permutation),
     GOLDEN,
     Locked("van_der_corput", laws.van_der_corput, distance=lambda steps: steps & -steps),
-    Locked("stride", laws.stride, for_steps=True, distance=lambda steps: steps),
+    Locked("comb", laws.Comb(), for_steps=True, distance=laws.Comb().distance),
+    Locked("rotation", laws.Rotation(), for_steps=True, distance=laws.Rotation().distance),
+    Locked("stride", laws.stride, for_steps=True, classes=True, distance=lambda steps: steps),
     Locked("dilated", laws.dilated, distance=lambda steps: 2 if steps % 2 == 0 else 1),
     LeftToRight(),
     Confidence("probability"),

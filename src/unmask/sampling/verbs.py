@@ -75,7 +75,7 @@ def sample(
         length: tokens in a sample, one value or one for each sample (default: the model's)
         seed: names the noise: with the same seed, sample i is the same whatever n or batch
     Plan:
-        plan: which positions a step reveals: iid, permutation, golden, van_der_corput, stride, dilated,
+        plan: which positions a step reveals: iid, permutation, golden, comb, rotation, van_der_corput, stride, dilated,
             left_to_right, confidence, entropy, entropy_bounded, or blocks (of 32 positions from left to right, golden
             inside each); default: golden
         block_size: go from left to right in blocks of so many positions, the plan inside each

@@ -80,7 +80,10 @@ def _plain(score: Score) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class FittedGrid:
-    """The grid, what it and its rivals are worth, and the best paths of 1 .. N steps (costs of the fitting half)."""
+    """The grid, what it and its rivals are worth, and the best paths of 1 .. N steps (costs of the fitting half).
+
+    Where the plan's order depends on the number of steps, paths of fewer would cut another order: then only that of N.
+    """
 
     grid: Grid
     plan: str
@@ -212,6 +215,7 @@ def fit_on(
         fit = _Fit(body, plan, checkpoint.process.schedule, texts_TL, steps, seed, rows, ranks)
         advance = _counted(progress, ranks.world, half * levels + (T - half) * steps * (1 + len(RIVALS)))
         paths = shortest_paths(fit.costs(range(half), levels, advance), steps)
+        paths = paths[-1:] if isinstance(plan, Locked) and plan.for_steps else paths
         cluster_T = clusters((torch.zeros(T, dtype=torch.int64) if document_T is None else document_T)[half:])
         worth = fit.compare(paths[-1].grid(), range(half, T), cluster_T, advance)
         forwards = sum(ranks.gather(body.forwards))

@@ -1,8 +1,8 @@
 """The exact law of a locked plan: with which probability each step reveals which positions.
 
 A plan becomes a Markov chain over sets of revealed positions with a little memory. Two kinds of plan cover all:
-- one random scalar (golden: the shift; van der Corput: the digital shift): between the scalar's breakpoints the steps
-  do not change, so the law is a finite mixture of assignments;
+- one random scalar (golden: the shift; van der Corput: the digital shift), or two (comb, rotation: shift and turn):
+  between the scalars' breakpoints the steps do not change, so the law is a finite mixture of assignments;
 - an urn (iid, permutation, stride, dilated): [0, 1) is cut into equal cells, each cell is dealt a class of positions
   at random, and within its cell every position is uniform and independent. By rank, `stride` keeps to its cells.
 
@@ -22,8 +22,8 @@ from torch import Tensor
 
 from unmask.core.errors import UserError, unknown
 from unmask.plans.grids import Grid, assign_steps, make_grid
-from unmask.plans.laws import GOLDEN
-from unmask.plans.plan import Blocks, Confidence, LeftToRight, Plan, deal_steps, locked_plan
+from unmask.plans.laws import GOLDEN, Turning, Turns
+from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, Plan, as_if_together, deal_steps, locked_plan
 from unmask.processes.schedule import LogLinear, Schedule
 
 State = tuple[tuple[int, ...], int]  # (the plan's memory, the revealed set)
@@ -84,7 +84,7 @@ def _edges(grid: Grid, schedule: Schedule) -> list[float]:
     return ((gamma[1:] - gamma[0]) / (1 - gamma[0])).tolist()
 
 
-# --- plans of one random scalar ---------------------------------------------------------------------------------------
+# --- plans of one or two random scalars -------------------------------------------------------------------------------
 
 
 def _pieces(breakpoints: list[float]) -> list[tuple[float, float]]:
@@ -93,14 +93,33 @@ def _pieces(breakpoints: list[float]) -> list[tuple[float, float]]:
     return [(b - a, (a + b) / 2) for a, b in pairwise(cuts) if b - a > _TINY]
 
 
-def _golden(L: int, edges: list[float]) -> list[tuple[float, Tensor]]:
-    """u_i = frac(shift + i/phi): something changes where a position passes an edge, or 1."""
-    turns_L = torch.arange(L, dtype=torch.float64) * GOLDEN
-    breakpoints = [(edge - turn) % 1 for edge in (0.0, *edges) for turn in turns_L.frac().tolist()]
+Weighted = list[tuple[float, Tensor]]  # (probability, u)
+
+
+def _turned(L: int, edges: list[float], turn: float = GOLDEN) -> Weighted:
+    """u_i = frac(shift + i turn): something changes where a position passes an edge, or 1."""
+    turns_L = (torch.arange(L, dtype=torch.float64) * turn).frac()
+    breakpoints = [(edge - turn) % 1 for edge in (0.0, *edges) for turn in turns_L.tolist()]
     return [(length, (turns_L + shift).frac()) for length, shift in _pieces(breakpoints)]
 
 
-def _van_der_corput(L: int, edges: list[float]) -> list[tuple[float, Tensor]]:
+def _turning(turns: Turns, L: int, edges: list[float]) -> Weighted:
+    """The turn is uniform too: two breakpoints of the shift meet where d turns are a whole number and two edges apart.
+
+    Between such turns the length of a piece is linear in the turn, so that the middle's is the mean.
+    """
+    gaps = {(a - b) % 1 for a in (0.0, *edges) for b in (0.0, *edges)}
+    meet = sorted({(gap + whole) / d for d in range(1, L) for gap in gaps for whole in range(d)})
+    found, total = [], sum(high - low for low, high in turns)
+    for low, high in turns:
+        cuts = [low, *(turn for turn in meet if low < turn < high), high]
+        for a, b in pairwise(cuts):
+            share = (b - a) / total if total else 1.0
+            found += [(share * length, u_L) for length, u_L in _turned(L, edges, (a + b) / 2) if share > _TINY]
+    return found
+
+
+def _van_der_corput(L: int, edges: list[float]) -> Weighted:
     """u_i = (mirrored_i xor s + w) / 2^m: m random bits s that permute, and one fraction w below them for all."""
     m = max(1, (L - 1).bit_length())
     mirrored_L = torch.tensor([int(f"{i:0{m}b}"[::-1], 2) for i in range(L)])
@@ -108,7 +127,22 @@ def _van_der_corput(L: int, edges: list[float]) -> list[tuple[float, Tensor]]:
     return [(length / 2**m, ((mirrored_L ^ s) + w) / 2**m) for s in range(2**m) for length, w in pieces]
 
 
-_SCALAR = {"golden": _golden, "van_der_corput": _van_der_corput}
+_SCALAR = {"golden": _turned, "van_der_corput": _van_der_corput}
+
+
+def _scalar_chain(plan: Locked, blank_L: Tensor, grid: Grid, schedule: Schedule) -> Chain:
+    """Every piece of the random scalars with its steps."""
+    edges, L = [] if grid.by == "rank" else _edges(grid, schedule), len(blank_L)
+    if isinstance(plan.law, Turning):
+        drawn = _turning(plan.law.turns(grid.steps), L, edges)
+    else:
+        drawn = _SCALAR[plan.name](L, edges)
+    u_BL = torch.stack([u_L for _, u_L in drawn])
+    blank_BL = blank_L.expand_as(u_BL)
+    if plan.for_steps:
+        u_BL = u_BL.gather(1, as_if_together(blank_BL))
+    step_BL = assign_steps(u_BL, blank_BL, grid, schedule)
+    return _mixture([(p, step_L) for (p, _), step_L in zip(drawn, step_BL, strict=True)], grid.steps + grid.argmax_tail)
 
 
 def _mixture(weighted: list[tuple[float, Tensor]], steps: int) -> Chain:
@@ -307,14 +341,12 @@ def chain_of(plan: Plan, blank_L: Tensor, grid: Grid, schedule: Schedule) -> Cha
     if isinstance(plan, LeftToRight):
         assigned = plan.assign(blank_L[None], grid, schedule, [])
         chain = _mixture([(1.0, assigned.step_BL[0])], assigned.steps)
-    elif plan.name in _SCALAR:
-        drawn = _SCALAR[plan.name](len(blank_L), [] if grid.by == "rank" else _edges(grid, schedule))
-        weighted = [(p, assign_steps(u_L[None], blank_L[None], grid, schedule)[0]) for p, u_L in drawn]
-        chain = _mixture(weighted, grid.steps + grid.argmax_tail)
+    elif isinstance(plan, Locked) and (isinstance(plan.law, Turning) or plan.name in _SCALAR):
+        chain = _scalar_chain(plan, blank_L, grid, schedule)
     elif plan.name in _URNS:
         chain = _urn_chain(plan.name, blank_L, grid, schedule)
     else:
-        raise unknown("plan with a known law", plan.name, [*_SCALAR, *_URNS])
+        raise unknown("plan with a known law", plan.name, [*_SCALAR, "comb", "rotation", *_URNS])
     return Chain(chain.start, chain.steps, tail)
 
 

@@ -71,7 +71,8 @@ def train(
             plug-in registers
         process: how text is corrupted (default: that of --from, else masked)
         schedule: how fast it is corrupted (default: that of --from, else log_linear)
-        plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated or stride
+        plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated, stride,
+            comb or rotation
         plan_steps: train on exactly the views that sampling meets in so many steps on this plan with the grid rank
             (default: views of all times, the usual ELBO)
         exact_counts: mask exactly k tokens of a text, k drawn evenly from 1 to its length: the same ELBO, less noise
@@ -176,9 +177,9 @@ def distill(
         reconstruct: of mcd: weight of the tokens that only the teacher sees; 0 leaves them out (default: 1)
         k: of sdtt: teacher steps in one student step (default: 2)
         snapshot: which weights of the student become the next teacher (default: raw)
-        plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated or stride
-            (default: permutation for cd4lm, iid for the others)
-        plan_steps: the number of steps that the plan stride is made for (default: 1/delta)
+        plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated, stride,
+            comb or rotation (default: permutation for cd4lm, iid for the others)
+        plan_steps: the number of steps that the plan stride, comb or rotation is made for (default: 1/delta)
     Guard:
         guard: what to do when a bound below is crossed
     Table of rounds:

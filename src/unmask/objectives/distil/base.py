@@ -41,7 +41,7 @@ class Distillation(ABC):
         teacher: a checkpoint or model to learn from; it is copied and frozen as it is now
         tau: temperature of the teacher's target; below 1 the target is sharper than the teacher
         plan: the law of u, so that a student can be distilled along the trajectories that it will be sampled on
-        plan_steps: the number of sampling steps, for a plan that is made for one number (stride)
+        plan_steps: the number of sampling steps, for a plan that is made for one number (stride, comb, rotation)
         process: by default the teacher's
     """
 
@@ -61,7 +61,8 @@ class Distillation(ABC):
         plan = locked_plan(self.plan)
         if self.plan_steps is not None and not plan.for_steps:
             raise UserError(
-                f"plan_steps is for a plan made for one number of steps (stride): leave it out of {self.plan}"
+                "plan_steps is for a plan made for one number of steps (stride, comb, rotation): leave it out of "
+                f"{self.plan}"
             )
         if self.plan_steps is not None and self.plan_steps < 1:
             raise UserError(f"plan_steps is a number of sampling steps: at least 1, not {self.plan_steps}")
