@@ -12,6 +12,7 @@ from unmask.core.errors import UserError
 from unmask.version import __version__
 
 if TYPE_CHECKING:  # `as` marks them as public for type checkers
+    from unmask.checkpoint.export import export as export
     from unmask.checkpoint.io import Checkpoint as Checkpoint
     from unmask.checkpoint.io import load as load
     from unmask.checkpoint.io import save as save
@@ -51,6 +52,7 @@ _HOMES = {
     "evaluate": "studies.evaluate",
     "fit_grid": "studies.fit_grid",
     "serve": "server.verbs",
+    "export": "checkpoint.export",
     "load": "checkpoint.io",
     "save": "checkpoint.io",
     # nouns

@@ -94,6 +94,10 @@ MORE = {
         "change a checkpoint's format", "unmask.checkpoint.convert:convert", "unmask.cli.convert:present",
         ("source", "target"), machine=False,
     ),
+    "export": Verb(
+        "write a model for onnxruntime", "unmask.checkpoint.export:export", "unmask.cli.export:present", ("model",),
+        machine=False,
+    ),
     "duality": Verb(
         "show the Gaussian-discrete duality in numbers and a figure", "unmask.cli.duality:duality", plugins=False
     ),

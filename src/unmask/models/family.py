@@ -118,6 +118,10 @@ class Family:
         shared = {key: nn.Parameter(w.detach(), False) for key, w in ready.items() if not w.requires_grad}
         return copy.deepcopy(model, shared).to(device, dtype).eval()
 
+    def onnx(self, model: Any) -> tuple[nn.Module, nn.Module]:
+        """Body, token ids (R, L) -> features (R, L, D), and head, (M, D) -> logits, in float32 for torch's exporter."""
+        raise UserError(f"a model of the family {self.name} cannot be exported to ONNX")
+
     def causal_copy(self, model: Any, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """A copy of a causal network to write with."""
         raise UserError(f"a causal model of the family {self.name} cannot be sampled")

@@ -14,6 +14,7 @@ from unmask.models.dit.cached import Cached, narrowed
 from unmask.models.dit.folded import FoldedDiT, fold
 from unmask.models.dit.layers import Rotary
 from unmask.models.dit.network import PRESETS, DiT, DiTConfig
+from unmask.models.dit.onnx import body_and_head
 from unmask.models.family import Family, register_family
 from unmask.models.lora import base_of, merged
 
@@ -81,6 +82,9 @@ class DiTFamily(Family):
     def inference(self, model: DiT, dtype: torch.dtype, device: torch.device) -> nn.Module:
         model = merged(model) if base_of(model) else model  # folding looks at the weights themselves
         return super().inference(model, dtype, device) if model.config.causal else FoldedDiT(model, dtype).to(device)
+
+    def onnx(self, model: DiT) -> tuple[nn.Module, nn.Module]:
+        return body_and_head(model)
 
     def causal_copy(self, model: DiT, dtype: torch.dtype, device: torch.device) -> nn.Module:
         return narrowed(model, dtype, device)

@@ -1,0 +1,11 @@
+"""What `unmask export` prints."""
+
+from __future__ import annotations
+
+from unmask.cli.parser import Call
+
+
+def present(call: Call) -> None:
+    """Export, then say what was written."""
+    about = call()
+    print(f"{call.keywords['onnx']}: body and head of {about['parameters']:,} parameters, stored in {about['storage']}")
