@@ -9,7 +9,8 @@ Shapes: B sequences, L positions, K positions that are seen (those of a cache to
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -101,7 +102,7 @@ class Decoder(nn.Module):
         Args:
             z: the tokens, or their vectors
             visible: who is seen: (B, K) bool, false where there is padding; or (L, K) or (B, 1, L, K), for each reader
-            at: the places of the tokens in the text, (L,); default: 0 to L - 1
+            at: the places of the tokens in the text, (L,) or (B, L); default: 0 to L - 1
             cache: an object with transformers' `update(keys, values, layer) -> keys, values`; the keys come rotated
         """
         return self.shift(self.outputs(z, visible=visible, at=at, cache=cache))
@@ -138,13 +139,14 @@ class Decoder(nn.Module):
         """logits_BLV of z_BL."""
         return self.logits(self.features(z))
 
-    def _rotation(self, at_L: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and sin of every position, (1, L, E): made in float32, where they also stay if `wide_rotation`."""
+    def _rotation(self, at: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and sin of every position, (1 or B, L, E): made in float32, where they also stay if `wide_rotation`."""
         size = self.config.head_size or self.config.hidden // self.config.heads
-        power = torch.arange(0, size, 2, dtype=torch.int64, device=at_L.device).float() / size
-        angle_LE = torch.outer(at_L.float(), 1.0 / (self.config.rope_theta**power)).repeat(1, 2)
+        power = torch.arange(0, size, 2, dtype=torch.int64, device=at.device).float() / size
+        angle = at.float()[..., None] * (1.0 / (self.config.rope_theta**power))
+        angle_BLE = torch.cat([angle, angle], dim=-1).view(-1, at.shape[-1], size)
         kept = torch.promote_types(dtype, torch.float32) if self.wide_rotation else dtype
-        return angle_LE.cos()[None].to(kept), angle_LE.sin()[None].to(kept)
+        return angle_BLE.cos().to(kept), angle_BLE.sin().to(kept)
 
 
 def _seen(visible: Tensor | None) -> Tensor | None:
@@ -187,6 +189,15 @@ def shape_of(config: DecoderConfig) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@contextmanager
+def complete(where: str, family: str) -> Iterator[None]:
+    """A published config is read inside: what it lacks is said by name."""
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(f"{where} is no whole checkpoint of the family {family}: config.json lacks {error}") from error
+
+
 class DecoderFamily(Family):
     """What the families of such networks share."""
 
@@ -206,6 +217,26 @@ class DecoderFamily(Family):
         if config.get("mask_token_id") is None:
             raise UserError(f"{where} does not say which token is the mask: neither config.json (mask_token_id) nor "
                             "the tokenizer (mask_token) names it")  # fmt: skip
+
+    def shape_from(self, config: Mapping[str, Any], where: str) -> DecoderConfig:
+        """The shape that a config.json in the words of Qwen and Llama tells."""
+        self.check(config, where)
+        rope = config.get("rope_parameters") or {}  # where transformers 5 writes it
+        with complete(where, self.name):
+            return DecoderConfig(
+                vocab_size=config["vocab_size"],
+                length=config["max_position_embeddings"],
+                hidden=config["hidden_size"],
+                blocks=config["num_hidden_layers"],
+                heads=config["num_attention_heads"],
+                kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
+                mlp=config["intermediate_size"],
+                mask=config["mask_token_id"],
+                rope_theta=float(config.get("rope_theta") or rope.get("rope_theta", 10_000.0)),
+                norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+                head_size=config.get("head_dim"),
+                tied=bool(config.get("tie_word_embeddings", False)),
+            )
 
     def blocks(self, model: Decoder) -> Iterable[nn.Module]:
         layers: Iterable[nn.Module] = model.model.layers

@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from unmask.core.errors import UserError
-from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, shape_of
+from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, complete, shape_of
 from unmask.models.family import register_family
 
 PRESETS = {
@@ -69,7 +68,7 @@ class LLaDAFamily(DecoderFamily):
         self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
     ) -> tuple[DecoderConfig, dict[str, Tensor]]:
         self.check(config, where)
-        try:
+        with complete(where, self.name):
             shape = DecoderConfig(
                 vocab_size=config.get("embedding_size") or config["vocab_size"],
                 length=config["max_sequence_length"],
@@ -83,8 +82,6 @@ class LLaDAFamily(DecoderFamily):
                 norm_eps=float(config.get("rms_norm_eps", 1e-5)),
                 tied=bool(config.get("weight_tying", False)),
             )
-        except KeyError as error:
-            raise UserError(f"{where} is no whole LLaDA checkpoint: config.json lacks {error}") from error
         return shape, {ours(name): tensor for name, tensor in tensors.items()}
 
 
