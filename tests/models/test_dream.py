@@ -46,6 +46,5 @@ def test_in_bf16_it_is_no_further_from_float32_than_the_reference_is(reference):
     visible, at = reference["attention_mask"].bool(), reference["position_ids"]  # in bf16 even a common shift shows
     ours = half.logits(half.outputs(reference["ids"], visible=visible, at=at)).float()[where]
     exact, theirs = reference["logits_fp32"][where], reference["logits_bf16"][where]
-    # theirs was cast as a whole, which rounds the table of frequencies as well: that costs it a little
-    assert float((ours - exact).abs().mean()) <= float((theirs - exact).abs().mean())
-    assert float((ours - theirs).abs().mean()) < 0.013
+    assert float((ours - exact).abs().mean()) <= 0.97 * float((theirs - exact).abs().mean())
+    assert float((ours - exact).abs().max()) <= float((theirs - exact).abs().max())

@@ -56,7 +56,6 @@ class DecoderConfig:
 class Decoder(nn.Module):
     """A Denoiser made of transformers' layers; a family says which (`body`), and what else is its own."""
 
-    wide_rotation: ClassVar[bool] = False  # whether positions are turned in float32 whatever the weights are in
     model: Any  # of transformers
     shifted: ClassVar[bool] = False  # whether the output at i - 1 predicts token i
 
@@ -103,7 +102,7 @@ class Decoder(nn.Module):
             z: the tokens, or their vectors
             visible: who is seen: (B, K) bool, false where there is padding; or (L, K) or (B, 1, L, K), for each reader
             at: the places of the tokens in the text, (L,) or (B, L); default: 0 to L - 1
-            cache: an object with transformers' `update(keys, values, layer) -> keys, values`; the keys come rotated
+            cache: an object with transformers' `update(keys, values, layer) -> keys, values`; the keys come rotated, in float32
         """
         return self.shift(self.outputs(z, visible=visible, at=at, cache=cache))
 
@@ -114,7 +113,7 @@ class Decoder(nn.Module):
         if z.shape[1] > self.length:
             raise UserError(f"a sequence of {z.shape[1]} tokens is longer than the model's {self.length}: cut it")
         h_BLD = z if z.is_floating_point() else self.embed(z)
-        turn = self._rotation(torch.arange(z.shape[1], device=z.device) if at is None else at, h_BLD.dtype)
+        turn = self._rotation(torch.arange(z.shape[1], device=z.device) if at is None else at)
         for layer in self.model.layers:
             h_BLD = layer(h_BLD, attention_mask=_seen(visible), position_embeddings=turn, past_key_values=cache)
         out_BLD: Tensor = self.model.norm(h_BLD)
@@ -139,14 +138,16 @@ class Decoder(nn.Module):
         """logits_BLV of z_BL."""
         return self.logits(self.features(z))
 
-    def _rotation(self, at: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and sin of every position, (1 or B, L, E): made in float32, where they also stay if `wide_rotation`."""
+    def _rotation(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin of every position, (1 or B, L, E), float32 whatever the weights are in.
+
+        LLaDA's own code does so. In bf16 Dream's rounds them first, which takes its logits further from float32.
+        """
         size = self.config.head_size or self.config.hidden // self.config.heads
         power = torch.arange(0, size, 2, dtype=torch.int64, device=at.device).float() / size
         angle = at.float()[..., None] * (1.0 / (self.config.rope_theta**power))
         angle_BLE = torch.cat([angle, angle], dim=-1).view(-1, at.shape[-1], size)
-        kept = torch.promote_types(dtype, torch.float32) if self.wide_rotation else dtype
-        return angle_BLE.cos().to(kept), angle_BLE.sin().to(kept)
+        return angle_BLE.cos(), angle_BLE.sin()
 
 
 def _seen(visible: Tensor | None) -> Tensor | None:
@@ -163,7 +164,7 @@ def attend(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Attention as transformers' layers call it: everybody sees all that the mask leaves, whoever comes first.
 
-    Queries and keys may come wider than the values, from a rotation in float32.
+    Queries and keys come wider than values in bf16, from the rotation in float32.
     """
     query, key = query.to(value.dtype), key.to(value.dtype)
     groups = query.shape[1] // key.shape[1]

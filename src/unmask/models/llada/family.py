@@ -38,9 +38,7 @@ PREFIX = "model.transformer."
 
 
 class LLaDA(Decoder):
-    """A Denoiser. Positions are turned in float32 whatever the weights are in, as LLaDA's own code does."""
-
-    wide_rotation = True
+    """A Denoiser."""
 
     def body(self, config: DecoderConfig) -> nn.Module:
         from transformers import LlamaConfig, LlamaModel
