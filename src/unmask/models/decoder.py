@@ -100,9 +100,10 @@ class Decoder(nn.Module):
 
         Args:
             z: the tokens, or their vectors
-            visible: who is seen: (B, K) bool, false where there is padding; or (L, K) or (B, 1, L, K), for each reader
+            visible: who is seen: (B, K) bool, false where there is padding; or, for each reader, (B or 1, 1, L, K)
             at: the places of the tokens in the text, (L,) or (B, L); default: 0 to L - 1
-            cache: an object with transformers' `update(keys, values, layer) -> keys, values`; the keys come rotated, in float32
+            cache: an object with transformers' `update(keys, values, layer) -> keys, values`; keys come rotated, in
+                float32
         """
         return self.shift(self.outputs(z, visible=visible, at=at, cache=cache))
 
