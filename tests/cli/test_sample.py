@@ -283,7 +283,7 @@ def test_in_python_the_same(folder):
     ("words", "said"),
     [
         (["--steps", "0"], "steps must be at least 1, not 0"),
-        (["--temperature", "0"], "temperature must be above 0"),
+        (["--temperature", "-1"], "temperature must be at least 0"),
         (["--prompt", "\udcff"], r"--prompt is not UTF-8 text: \udcff"),
         (["a ____ \udcff"], r"INFILL is not UTF-8 text: a ____ \udcff"),
         (["--top_p", "0"], "top_p must be above 0 and at most 1"),

@@ -32,14 +32,19 @@ class Law:
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise UserError(f"temperature must be above 0 and finite, not {self.temperature}")
+        if not (self.temperature >= 0 and math.isfinite(self.temperature)):
+            raise UserError(f"temperature must be at least 0 and finite, not {self.temperature}")
         if not 0 < self.top_p <= 1:
             raise UserError(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top_k must be at least 1, not {self.top_k}")
         if self.dtype not in DTYPES:
             raise unknown("dtype", self.dtype, DTYPES)
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is always taken: temperature 0, whose law is a point mass."""
+        return self.temperature == 0 or self.top_k == 1
 
 
 @dataclass(frozen=True)
@@ -64,10 +69,11 @@ def shape_logits(logits_MV: Tensor, mask_id: int | None, law: Law, heat_M: Tenso
         shaped_MV[:, mask_id] = -torch.inf
     if heat_M is not None:
         shaped_MV = shaped_MV / heat_M.to(shaped_MV.device, dtype)[:, None]
-    elif law.temperature != 1:
+    elif law.temperature not in (0, 1):
         shaped_MV = shaped_MV / law.temperature
-    if law.top_k is not None and law.top_k < shaped_MV.shape[-1]:
-        kept_MK = shaped_MV.topk(law.top_k).indices  # exactly k survive, also among ties
+    top_k = 1 if law.greedy else law.top_k
+    if top_k is not None and top_k < shaped_MV.shape[-1]:
+        kept_MK = shaped_MV.topk(top_k).indices  # exactly k survive, also among ties
         survives_MV = torch.zeros_like(shaped_MV, dtype=torch.bool).scatter_(-1, kept_MK, True)
         shaped_MV = shaped_MV.masked_fill(~survives_MV, -torch.inf)
     if law.top_p < 1:

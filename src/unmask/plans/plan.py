@@ -147,6 +147,7 @@ class Confidence:
 
     score: Literal["probability", "entropy"] = "probability"
     threshold: float | None = None
+    whole_law: ClassVar[bool] = False  # whether it looks at the network's own law: no temperature, the mask counted
 
     def __post_init__(self) -> None:
         if self.score not in ("probability", "entropy"):

@@ -61,10 +61,10 @@ class How:
     def check(self) -> None:
         """Options that exclude one another."""
         name, law = self.plan.name if self.plan else None, self.law
-        other = self.remask or law.top_p < 1 or law.top_k or self.step_law.name != "factorised"
+        other = self.remask or law.greedy or law.top_p < 1 or law.top_k or self.step_law.name != "factorised"
         if self.legacy and (name != "iid" or self.grid.name != "mdlm" or other):
-            raise UserError(f"{LEGACY} is the published algorithm as it stands: take plan iid, grid mdlm, and no "
-                            "remask, top_p, top_k or other step law")  # fmt: skip
+            raise UserError(f"{LEGACY} is the published algorithm as it stands: take plan iid, grid mdlm, a "
+                            "temperature above 0, and no remask, top_p, top_k or other step law")  # fmt: skip
         if self.remask is not None and (name != "iid" or self.grid.by != "time"):
             raise UserError("remasking goes position by position: take plan iid and the grid uniform, cosine or mdlm")
 
@@ -177,7 +177,7 @@ def _placed(draft: Draft, move: Move) -> tuple[Move, int, int]:
 def _kind(how: How, move: Move) -> Any:
     """Drafts draw alike if only their noise and their temperatures differ."""
     rule = None if move.quota_B is None or how.plan is None else how.plan.rule
-    return replace(how.law, temperature=1.0), id(how.step_law), rule, move.argmax, move.times
+    return replace(how.law, temperature=float(how.law.temperature > 0)), id(how.step_law), rule, move.argmax, move.times
 
 
 def _conditions(process: Process, moves: list[Move], device: torch.device) -> Tensor | None:
@@ -213,7 +213,7 @@ def _temperatures(ready: Ready, alike: list[Going]) -> tuple[Law, Tensor | None]
     """One law for all, and the temperature of each position where they differ; a compiled draw always takes these,
     since every number that it takes is compiled anew."""
     law, heats = alike[0][0].how.law, [draft.how.law.temperature for draft, _ in alike]
-    if len(set(heats)) == 1 and not ready.compiled:
+    if law.temperature == 0 or (len(set(heats)) == 1 and not ready.compiled):
         return law, None
     counts = torch.tensor([len(move.reveal_M) for _, move in alike])
     heat_M = torch.tensor(heats, dtype=torch.float64).repeat_interleave(counts)
@@ -235,7 +235,13 @@ def _posterior(
 def choose(rule: Any, step: Step, move: Move) -> Tensor:
     """Which candidates of a step an adaptive plan reveals: (M,) bool on the CPU."""
     assert move.quota_B is not None and move.tie_M is not None  # noqa: PT018
-    parts = [rule.confidence(step.shaped(part).log_softmax(-1)).cpu() for part in step.parts()]
+    if step.law.greedy:  # a point mass is sure of itself everywhere
+        step = replace(step, law=Law(dtype=step.law.dtype))
+
+    def law(part: Tensor) -> Tensor:
+        return step.logits(part).float() if rule.whole_law else step.shaped(part)
+
+    parts = [rule.confidence(law(part).log_softmax(-1)).cpu() for part in step.parts()]
     confidence_M, row_M = torch.cat(parts), step.row_M.cpu()
     quota_B, passing_M = rule.limits(confidence_M, row_M, move.quota_B)
     return keep_most_confident(confidence_M, row_M, quota_B, move.tie_M, passing_M)

@@ -19,6 +19,7 @@ from unmask.inference.step_law import StepLaw, make_step_law
 from unmask.models.denoiser import check_denoiser
 from unmask.plans.grids import Grid, make_grid
 from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, Plan, choose_grid, make_plan
+from unmask.plans.published import LLaDAOrder
 from unmask.plans.remask import Remask
 from unmask.processes import Process
 from unmask.sampling.drafts import LEGACY, Callback, How
@@ -77,7 +78,7 @@ def sample(
     Plan:
         plan: which positions a step reveals: iid, permutation, golden, comb, rotation, van_der_corput, stride, dilated,
             left_to_right, confidence, entropy, entropy_bounded, or blocks (of 32 positions from left to right, golden
-            inside each); default: golden
+            inside each); llada, dream, dream_entropy, dream_margin are the published samplers' own; default: golden
         block_size: go from left to right in blocks of so many positions, the plan inside each
         threshold: with --plan confidence or blocks the probability, with entropy the nats, at which a position is
             sure enough to be revealed, with entropy_bounded the bound on a step's summed entropy (0.1); this sets the
@@ -88,7 +89,7 @@ def sample(
         remask: let early mistakes be mended, by this rule of ReMDM; needs --plan iid and a grid of times
         eta: how much is masked again (default: the rule's usual value)
     Draw:
-        temperature: below 1 the likelier tokens gain
+        temperature: below 1 the likelier tokens gain; 0 takes the likeliest
         top_p: draw from the fewest likeliest tokens that have this probability together
         top_k: draw from this many likeliest tokens
         draw: precision of the draw; legacy_fp32 is the published algorithm with its bias, for --plan iid --grid mdlm
@@ -166,7 +167,7 @@ def _chosen(plan: str | Plan | None, block_size: int | None, threshold: float | 
         raise UserError(f"threshold is for the plans {names}, not {chosen.name}")
     if block_size is None:
         return chosen
-    if isinstance(chosen, Blocks):
+    if isinstance(chosen, (Blocks, LLaDAOrder)):
         return replace(chosen, size=block_size)
     if not isinstance(chosen, (Locked, LeftToRight, Confidence)):
         raise UserError(f"the plan {chosen.name} does not go inside blocks: leave out block_size")
