@@ -75,8 +75,18 @@ def test_log_q_is_that_of_the_truncated_law() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"temperature": 0}, {"temperature": -1}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": 0}, {"dtype": "fp16"}]
+    "bad",
+    [{"temperature": float("nan")}, {"temperature": -1}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": 0}, {"dtype": "fp16"}],
 )
 def test_laws_that_make_no_sense_are_refused(bad: dict) -> None:
     with pytest.raises(UserError):
         Law(**bad)
+
+
+def test_temperature_0_is_a_point_mass_on_the_likeliest_token_that_is_no_mask() -> None:
+    logits_MV = torch.randn(50, 9, generator=torch.Generator().manual_seed(0))
+    logits_MV[:, 4] += 10  # the mask
+    drawn = draw(logits_MV, torch.rand(50, generator=torch.Generator().manual_seed(1)), 4, Law(temperature=0))
+    expected_M = logits_MV.masked_fill(torch.arange(9) == 4, -torch.inf).argmax(-1)
+    assert torch.equal(drawn.token_M, expected_M)
+    assert not bool(drawn.log_q_M.any())
