@@ -19,14 +19,17 @@ from torch import Tensor, nn
 from unmask.checkpoint import adapters
 from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
-from unmask.checkpoint.published import family_that_reads, published_tensors, published_tokenizer
+from unmask.checkpoint.published import check_mask, family_that_reads, published_tensors, published_tokenizer
 from unmask.checkpoint.tensors import at_most_these, check_finite, read_tensors, write_tensors
 from unmask.core.errors import UserError, os_errors, reading, unknown
 from unmask.core.files import check_claim, fresh_folder, kind_of, read_json, sha256_file, write_json, write_text
 from unmask.core.plugins import load_plugins
+from unmask.data.chat import FILE as SPECIALS
+from unmask.data.chat import Messages
 from unmask.data.tokenizer import Tokenizer
 from unmask.inference.step_law import STEP_LAWS, Factorised, StepLaw, make_step_law, step_law_to_json
 from unmask.models.denoiser import Denoiser
+from unmask.models.dit.published import GPT2_STATES
 from unmask.models.family import FAMILIES, assemble, config_to_json, family_named, family_of, plain
 from unmask.models.lora import base_of
 from unmask.models.parameters import tensors_of
@@ -37,7 +40,14 @@ FORMAT, VERSION = "unmask", 2
 WEIGHTS = ("ema", "raw")
 FILES = {"ema": "model.safetensors", "raw": "raw.safetensors"}
 CARD = "README.md"
-WRITTEN = {*FILES.values(), "config.json", "tokenizer.json", "provenance.json", CARD}  # all that is ever written there
+WRITTEN = {
+    *FILES.values(),
+    "config.json",
+    "tokenizer.json",
+    SPECIALS,
+    "provenance.json",
+    CARD,
+}  # all that is ever written there
 WRITTEN |= {adapters.CONFIG, adapters.TENSORS}
 
 
@@ -62,12 +72,25 @@ class Checkpoint:
     name: str = ""
 
     def __post_init__(self) -> None:
-        room = self.model.vocab_size - (self.model.mask_id == self.model.vocab_size - 1)
-        if self.tokenizer is not None and self.tokenizer.size > room:
+        if self.tokenizer is None:
+            return
+        states, mask, tokens = self.model.vocab_size, self.model.mask_id, self.tokenizer
+        own = mask is not None and mask < tokens.size and mask == tokens.mask_id  # its mask is one of its tokens
+        if tokens.size > states - (mask == states - 1 and not own):
             raise UserError(
                 f"the tokenizer {self.tokenizer.name!r} has {self.tokenizer.size} tokens, the model "
                 f"{self.model.vocab_size} states with the mask: they do not belong together"
             )
+
+    def chat(self, messages: str | Messages) -> list[int]:
+        """The tokens of a message, or of a conversation, in the model's chat format: what its answer is written after.
+
+        Args:
+            messages: a text, or `[{"role": "user", "content": "Hello"}, ...]`
+        """
+        if self.tokenizer is None:
+            raise UserError("this model has no tokenizer, so it takes no chat")
+        return self.tokenizer.chat(messages)
 
     def __repr__(self) -> str:
         model, parts = plain(self.model), [Path(self.name).name] if self.name else []
@@ -111,6 +134,8 @@ def save(
         _write_weights(fresh, model, raw, dtype)
         if checkpoint.tokenizer is not None:
             write_text(fresh / "tokenizer.json", checkpoint.tokenizer.to_json())
+            if checkpoint.tokenizer.specials:
+                write_json(fresh / SPECIALS, checkpoint.tokenizer.specials.to_json())
         write_json(fresh / "provenance.json", dict(checkpoint.provenance))
         write_json(
             fresh / "config.json",
@@ -318,7 +343,12 @@ def _model(family: str, config: Any, weights: Mapping[str, Tensor], where: Path)
 def _published(
     family: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, origin: Mapping[str, Any]
 ) -> Checkpoint:
+    tokenizer = published_tokenizer(path)
+    if metadata.get("mask_token_id") is None and tokenizer is not None:
+        metadata = {**metadata, "mask_token_id": tokenizer.mask_id}
     config, weights = family_named(family).read(metadata, tensors, str(path))
     model = _model(family, config, weights, path)
-    tokenizer = published_tokenizer(path, model.vocab_size)
+    if tokenizer is None and model.vocab_size == GPT2_STATES:
+        tokenizer = Tokenizer.load("gpt2")
+    check_mask(tokenizer, model.mask_id, path)
     return Checkpoint(model, Masked(), tokenizer, {**origin, "metadata": dict(metadata)})

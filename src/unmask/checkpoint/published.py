@@ -14,8 +14,9 @@ from torch import Tensor
 from unmask.checkpoint.tensors import read_tensors
 from unmask.core.errors import UserError
 from unmask.core.files import read_json
+from unmask.data.tokenizer import FILE as TOKENIZER
 from unmask.data.tokenizer import Tokenizer
-from unmask.models.dit.published import GPT2_STATES, LOADABLE
+from unmask.models.dit.published import LOADABLE
 from unmask.models.family import FAMILIES, Family
 
 WEIGHTS = "model.safetensors"
@@ -25,11 +26,15 @@ PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "mod
 
 def family_that_reads(config: Mapping[str, Any], where: Path) -> Family:
     """The family of a published config.json: one that knows its `model_type`, else one that knows its other marks."""
-    for family in sorted(FAMILIES.values(), key=lambda family: not family.model_types):
-        if family.reads(config):
-            return family
-    code = " would run code of its own (auto_map), which unmask never does, and" if "auto_map" in config else ""
-    raise UserError(f"{where}{code} is a checkpoint of no family that is known; {LOADABLE}")
+    try:
+        for family in sorted(FAMILIES.values(), key=lambda family: not family.model_types):
+            if family.reads(config):
+                return family
+        raise UserError(f"{where} is a checkpoint of no family that is known; {LOADABLE}")
+    except UserError as error:
+        if "auto_map" in config:
+            raise UserError(f"{error}; code that lies beside the weights (auto_map) is never run") from error
+        raise
 
 
 def published_tensors(folder: Path) -> dict[str, Tensor]:
@@ -58,8 +63,15 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def published_tokenizer(folder: Path, states: int) -> Tokenizer | None:
-    """The tokenizer of a folder; GPT-2's where there is none and the states are as many as it has with a mask."""
-    if (folder / "tokenizer.json").is_file():
-        return Tokenizer.load(folder / "tokenizer.json")
-    return Tokenizer.load("gpt2") if states == GPT2_STATES else None
+def published_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a folder, with what the files beside it say; None: there is none."""
+    return Tokenizer.load(folder / TOKENIZER) if (folder / TOKENIZER).is_file() else None
+
+
+def check_mask(tokenizer: Tokenizer | None, mask: int | None, folder: Path) -> None:
+    """Refuse a tokenizer that spells the mask as a word: every such word in a text would be a blank."""
+    if tokenizer is None or mask is None or mask >= tokenizer.size:
+        return
+    if mask != tokenizer.mask_id and not tokenizer.is_special(mask):
+        raise UserError(f"{folder}: the model's mask is the state {mask}, and the tokenizer spells it "
+                        f"{tokenizer.decode([mask])!r}, an ordinary token: they do not belong together")  # fmt: skip

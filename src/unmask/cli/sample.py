@@ -69,7 +69,7 @@ def present(
         check_writable(target)
     given = call.keywords
     checkpoint = load(given["model"], weights=weights)
-    n = how_many(*(given[name] for name in ("n", "prompt", "suffix", "length", "infill")))
+    n = how_many(*(given[name] for name in ("n", "prompt", "chat", "suffix", "length", "infill")))
     lines = as_json if json else partial(plain, n=n, is_terminal=sys.stdout.isatty() and out is None)
     printer = Printer(lines, waits=watch) if out is None and is_first() else None
     with _Audience(checkpoint, n, watch, film=bool(gif or html), printer=printer) as audience:

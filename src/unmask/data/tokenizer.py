@@ -19,6 +19,7 @@ from typing import Any
 import tokenizers
 
 from unmask.core.errors import UserError, nearest, reading
+from unmask.data.chat import Messages, Specials, as_messages, render
 
 EOS = "<|endoftext|>"
 FILE = "tokenizer.json"
@@ -28,6 +29,8 @@ LARGEST = 1_000_000  # tokens: a table of logits would not fit anyway
 
 # What tokenizers in use call the end and the start of a document, most telling first.
 _EOS_NAMES = (EOS, "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+_TURN_NAMES = ("<|eot_id|>", "<|im_end|>")  # of a turn in a chat
+_MASK_NAMES = ("<|mdm_mask|>", "<|mask|>", "<|MASK|>", "[MASK]", "<mask>")
 _BOS_NAMES = ("<|begin_of_text|>", "<s>", "<bos>", "[CLS]")
 
 
@@ -50,8 +53,8 @@ def check_size(size: int) -> None:
 class Tokenizer:
     """A tokenizer with an end-of-document token, of the text of a tokenizer.json; also made by `load` and `train`."""
 
-    def __init__(self, text: str, name: str = "custom") -> None:
-        self.name = name
+    def __init__(self, text: str, name: str = "custom", specials: Specials | None = None) -> None:
+        self.name, self.specials = name, specials or Specials()
         # one spelling for equal JSON, so that the hash does not depend on layout or on the library's version
         self._json = json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         self._inner = tokenizers.Tokenizer.from_str(self._json)
@@ -59,18 +62,28 @@ class Tokenizer:
         self._inner.no_padding()
         self._inner.encode_special_tokens = True
         self.size: int = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
-        ends, starts = ([self._inner.token_to_id(one) for one in names] for names in (_EOS_NAMES, _BOS_NAMES))
-        eos_id: int | None = next((i for i in ends if i is not None), None)
+        said = self.specials
+        eos_id = self._first(*_EOS_NAMES, said.eos_token)
         if eos_id is None:
             raise UserError(f"tokenizer {name!r} has no end-of-document token: it needs one of {', '.join(_EOS_NAMES)}")
         self.eos_id = eos_id
-        self.bos_id: int = next((i for i in starts if i is not None), eos_id)  # GPT-2 ends and starts with one token
+        bos_id = self._first(*_BOS_NAMES, said.bos_token)
+        self.bos_id: int = eos_id if bos_id is None else bos_id  # GPT-2 ends and starts with one token
+        self.mask_id = self._first(said.mask_token) if said.mask_token else self._first(*_MASK_NAMES)
+        ends = {eos_id, *said.stop_ids, *map(self._inner.token_to_id, (*_TURN_NAMES, said.eos_token or ""))}
+        self.stop_ids: frozenset[int] = frozenset(one for one in ends if one is not None)  # what ends an answer
+
+    def _first(self, *names: str | None) -> int | None:
+        """The id of the first of these tokens that there is."""
+        found = (self._inner.token_to_id(name) for name in names if name)
+        return next((one for one in found if one is not None), None)
 
     @classmethod
     def read(cls, path: Path, name: str) -> Tokenizer:
         """A tokenizer from a tokenizer.json."""
+        specials = Specials.beside(path) if path.name == FILE else None
         with reading(path, "tokenizer", "give a valid tokenizer.json"):
-            return cls(path.read_text(encoding="utf-8"), name)
+            return cls(path.read_text(encoding="utf-8"), name, specials)
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Tokenizer:
@@ -116,6 +129,33 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Several texts at once, on all cores."""
         return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def chat(self, chat: str | Messages) -> list[int]:
+        """The tokens of a message, or of a conversation, in the model's chat format, up to where its answer begins."""
+        messages = as_messages(chat)
+        text = render(self.specials, messages, f"the tokenizer {self.name!r}")
+        for message in messages:  # it would be read as an end of turn, say, and a mask as a blank
+            if found := next((name for name in self._special_names if name in message["content"]), None):
+                raise UserError(f"a message holds {found!r}, a special token of this model: leave it out of the text")
+        ids: list[int] = self._reading_specials.encode(text, add_special_tokens=False).ids
+        return ids
+
+    @cached_property
+    def _reading_specials(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, to which special tokens in a text are what they say: for templates only."""
+        inner = tokenizers.Tokenizer.from_str(self._json)
+        inner.no_truncation()
+        inner.no_padding()
+        return inner
+
+    @cached_property
+    def _special_names(self) -> list[str]:
+        return [token.content for token in self._inner.get_added_tokens_decoder().values() if token.special]
+
+    def is_special(self, token: int) -> bool:
+        """Whether an id stands for no text."""
+        added = self._inner.get_added_tokens_decoder()
+        return token in added and added[token].special
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some tokens; ids the tokenizer does not know, such as the mask, leave nothing."""

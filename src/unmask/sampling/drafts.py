@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ class How:
     seed: int
     step_law: StepLaw
     callback: Callback | None
+    spell: Literal["all", "to_end", "answer"] = "all"  # the text as it stands, up to its end, or its answer alone
 
     def check(self) -> None:
         """Options that exclude one another."""

@@ -6,7 +6,7 @@ A template is one sequence to fill: its token ids, (L,), -1 where it is blank.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Protocol
 
@@ -19,8 +19,13 @@ from unmask.processes import States
 BLANK = re.compile(r"_{3,}")  # one underscore a token, at least three
 
 
+USUAL_LENGTH = 1024  # of a text where nobody says, of models that take longer ones
+USUAL_ANSWER = 128  # tokens of an answer where nobody says
+
+
 class TextCodec(Protocol):
     def encode(self, text: str) -> list[int]: ...
+    def chat(self, chat: str) -> list[int]: ...
     def decode(self, ids: list[int]) -> str: ...
 
 
@@ -57,6 +62,21 @@ def from_pattern(pattern: str, tokenizer: TextCodec | None) -> Tensor:
     return torch.tensor(ids)
 
 
+def from_chat(message: str, max_new: int, tokenizer: TextCodec | None) -> Tensor:
+    """A message in the model's chat format, and room for its answer."""
+    if tokenizer is None:
+        raise UserError("this model has no tokenizer, so it takes no chat: give infill as a tensor of token ids")
+    return torch.tensor(tokenizer.chat(message) + [-1] * max_new)
+
+
+def answer_of(tokens_L: Tensor, template_L: Tensor, stop_ids: Collection[int], *, alone: bool) -> list[int]:
+    """A text up to the first token that ends it, that one left out; `alone`: without what was given before."""
+    tokens, blank_L = tokens_L.tolist(), template_L < 0
+    start = int(blank_L.int().argmax())
+    end = next((i for i in range(start, len(tokens)) if tokens[i] in stop_ids), len(tokens))
+    return tokens[start if alone else 0 : end]
+
+
 def _spread(name: str, value: object, n: int) -> list:
     """One value for every sample: a single one is repeated, a list must have n."""
     if value is None or isinstance(value, (str, int)):
@@ -83,15 +103,25 @@ def from_ids(ids: Tensor, n: int, states: States) -> list[Tensor]:
 def templates(
     n: int, *, longest: int, states: States, tokenizer: TextCodec | None, length: int | Sequence[int] | None = None,
     prompt: str | Sequence[str] | None = None, suffix: str | Sequence[str] | None = None,
-    infill: str | Sequence[str] | Tensor | None = None,
+    infill: str | Sequence[str] | Tensor | None = None, chat: str | Sequence[str] | None = None,
+    max_new: int | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """A template for each of n samples."""
     if n < 1:
         raise UserError(f"n must be at least 1, not {n}")
     if infill is not None and (prompt or suffix or length):
         raise UserError("infill says everything that is given: leave out prompt, suffix and length")
+    _check_answer(max_new, suffix=suffix, length=length, infill=infill)
+    if chat is not None and (prompt or suffix or length or infill is not None):
+        raise UserError("chat says everything that is given: leave out prompt, suffix, infill and length, and bound "
+                        "the answer with max_new")  # fmt: skip
     if isinstance(infill, Tensor):
         found = from_ids(infill, n, states)
+    elif chat is not None:
+        found = [from_chat(text, max_new or USUAL_ANSWER, tokenizer) for text in _spread("chat", chat, n)]
+    elif max_new is not None:
+        heads = [_encode(text or "", tokenizer) for text in _spread("prompt", prompt, n)]
+        found = [torch.tensor(head + [-1] * max_new) for head in heads]
     elif infill is not None:
         found = [from_pattern(text, tokenizer) for text in _spread("infill", infill, n)]
     else:
@@ -111,9 +141,18 @@ def templates(
     return found
 
 
+def _check_answer(max_new: int | None, **others: object) -> None:
+    if max_new is None:
+        return
+    if max_new < 1:
+        raise UserError(f"max_new must be at least 1, not {max_new}")
+    if clash := [name for name, value in others.items() if value is not None]:
+        raise UserError(f"max_new bounds what is written after a prompt or a chat: leave out {clash[0]}")
+
+
 def _checked(length: int | None, longest: int) -> int:
     if length is None:
-        return longest
+        return min(longest, USUAL_LENGTH)
     if not 1 <= length <= longest:
         raise UserError(f"length must be between 1 and the model's {longest}, not {length}")
     return length

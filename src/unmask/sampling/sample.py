@@ -29,6 +29,7 @@ from unmask.plans.plan import Plan, by_threshold, make_plan
 from unmask.processes.process import process_to_json
 from unmask.sampling.ancestral import ancestral, masked_shares
 from unmask.sampling.drafts import LEGACY, How, check_law, new_table, start_draft, take_step
+from unmask.sampling.infill import answer_of
 from unmask.sampling.samples import Samples, StepView
 
 Finished = Callable[[Samples, list[int]], None]  # a batch of this process that is done, and the numbers of its samples
@@ -146,9 +147,20 @@ def collect(rows: list[Row], wanted: list[Tensor], forwards: int, run: Run) -> S
         tokens_nL[i, here], given_nL[i, here] = row.tokens_L, template_L >= 0
         log_q_nL[i, here] = torch.where(template_L < 0, row.log_q_L, 0)
     nfe_n = torch.tensor([row.nfe for row in rows])
-    codec = run.how.checkpoint.tokenizer
-    text = codec.decode_batch([row.tokens_L.tolist() for row in rows]) if codec else []
-    return Samples(tokens_nL, given_nL, log_q_nL, nfe_n, text, _record(rows, nfe_n, forwards, run))
+    return Samples(
+        tokens_nL, given_nL, log_q_nL, nfe_n, _texts(rows, wanted, run.how), _record(rows, nfe_n, forwards, run)
+    )
+
+
+def _texts(rows: list[Row], wanted: list[Tensor], how: How) -> list[str]:
+    """What the samples spell; an answer ends where the model ended it."""
+    codec = how.checkpoint.tokenizer
+    if codec is None:
+        return []
+    if how.spell == "all":
+        return codec.decode_batch([row.tokens_L.tolist() for row in rows])
+    both, alone = zip(rows, wanted, strict=True), how.spell == "answer"
+    return codec.decode_batch([answer_of(row.tokens_L, given, codec.stop_ids, alone=alone) for row, given in both])
 
 
 def _record(rows: list[Row], nfe_n: Tensor, forwards: int, run: Run) -> dict[str, Any]:

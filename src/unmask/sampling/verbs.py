@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -37,9 +37,11 @@ def sample(
     steps: int | None = None,
     *,
     prompt: str | Sequence[str] | None = None,
+    chat: str | Sequence[str] | None = None,
     suffix: str | Sequence[str] | None = None,
     infill: str | Sequence[str] | Tensor | None = None,
     length: int | Sequence[int] | None = None,
+    max_new: int | None = None,
     seed: int = 0,
     plan: str | Plan | None = None,
     block_size: int | None = None,
@@ -71,9 +73,12 @@ def sample(
         n: how many samples (default: one for each prompt)
         steps: steps of the sampler (default: 32)
         prompt: text to begin with, one or one for each sample
+        chat: a message to answer, one or one for each sample, in the model's chat format; the text is the answer
         suffix: text to end with, one or one for each sample
         infill: text with blanks to fill: a blank is three underscores or more, one a token
-        length: tokens in a sample, one value or one for each sample (default: the model's)
+        length: tokens in a sample, one value or one for each sample (default: the model's, at most 1024)
+        max_new: write at most so many tokens after the prompt or the chat (default for chat: 128); the text ends where
+            the model ends it, and the record keeps all tokens
         seed: names the noise: with the same seed, sample i is the same whatever n or batch
     Plan:
         plan: which positions a step reveals: iid, permutation, golden, comb, rotation, van_der_corput, stride, dilated,
@@ -112,14 +117,15 @@ def sample(
     remask = Remask(remask, eta) if isinstance(remask, str) else remask
     chosen, made = plan_and_grid(checkpoint.process, _chosen(plan, block_size, threshold), grid, steps)
     law_of_step = make_step_law(step_law or checkpoint.step_law)
-    how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback)
+    spell: Any = "answer" if chat is not None else "to_end" if max_new is not None else "all"
+    how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback, spell)
     how.check()
-    n = how_many(n, prompt, suffix, length, infill)
+    n = how_many(n, prompt, chat, suffix, length, infill)
     with joined(device) as ranks:
         run = Run(how, make_ready(checkpoint.model, ranks.device, precision, compile))
         wanted = templates(
             n, longest=checkpoint.model.length, states=run.ready.states, tokenizer=checkpoint.tokenizer, length=length,
-            prompt=prompt, suffix=suffix, infill=infill,
+            prompt=prompt, suffix=suffix, infill=infill, chat=chat, max_new=max_new,
         )  # fmt: skip
 
         def report(rows: list[Row]) -> None:

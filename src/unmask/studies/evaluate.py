@@ -131,7 +131,9 @@ def _claimed(ranks: Ranks, out: str | Path | None, cells: str | Path | None) -> 
 def _check(study: Study, models: bool) -> None:
     """What can be wrong with the options, before the first forward."""
     for temperature in study.temperatures or ():
-        Law(temperature)
+        if Law(temperature).greedy and study.bounds:
+            raise UserError("at temperature 0 a text that the model did not write has probability 0, and so no NELBO: "
+                            "take a temperature above 0, or say --no-bounds")  # fmt: skip
     _check_mauve(study, None)
     plans = plans_on_grids(study.plans, study.steps or ())
     for plan in plans:
