@@ -297,8 +297,8 @@ def teacher_again(runs: Runs) -> Table:
         for words, one in ((words, found[name]) for name, words in names.items())
     ]
     note = (
-        "`unmask train`, 24M parameters, L = 1024, 72 million tokens each, exact counts, warm-up 200, then linear to 0, "
-        "weight decay 0.05, batch 128, seed 0; 512 validation blocks."
+        "`unmask train`, 24M parameters, L = 1024, 72 million tokens each, exact counts, warm-up 200, then linear to "
+        "0, weight decay 0.05, batch 128, seed 0; 512 validation blocks."
     )
     return Table(note, ["optimiser", "ELBO, nats a token", "attention entropy"], rows)
 

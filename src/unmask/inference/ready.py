@@ -42,7 +42,9 @@ class Ready:
         budget = 2**29 if device.type == "cuda" else 2**26
         self.chunk = max(1, budget // (8 * self.states.size))
         head = getattr(model, "padded_logits", model.logits)
-        self._body = _Compiled(model.features) if compile else None
+        quick = family_of(model).quick(model, compile) if isinstance(plain(model), nn.Module) else None
+        self.body: Any = quick or model
+        self._body = _Compiled(self.body.features, quick is not None) if compile else None
         self._head = torch.compile(head, dynamic=True) if compile else head
 
     @property
@@ -63,8 +65,8 @@ class Ready:
         self.forwards += 1
         self.rows += z_RL.shape[0]
         if time_R is not None:
-            return self.model.features(z_RL, time=time_R)  # type: ignore[call-arg]
-        return self._body(z_RL) if self._body is not None else self.model.features(z_RL)
+            return self.body.features(z_RL, time=time_R)
+        return self._body(z_RL) if self._body is not None else self.body.features(z_RL)
 
     def packed(self, z_RL: Tensor, lengths: Sequence[int], time_R: Tensor | None = None) -> Tensor:
         """The body for rows of which only the first so many positions are text: their features one after the other.
@@ -83,7 +85,7 @@ class Ready:
         for length in sorted(kinds):
             here = [row for row, own in enumerate(lengths) if own == length]
             time = {} if time_R is None else {"time": time_R[here]}
-            parts |= dict(zip(here, self.model.features(z_RL[here, :length], **time), strict=True))
+            parts |= dict(zip(here, self.body.features(z_RL[here, :length], **time), strict=True))
             self.forwards += 1
             self.rows += len(here)
         return torch.cat([parts[row] for row in range(len(lengths))])
@@ -135,8 +137,8 @@ class _Compiled:
     The result may be overwritten by the next call: use it up first.
     """
 
-    def __init__(self, plain: Callable[[Tensor], Tensor]) -> None:
-        self.plain, self.function = plain, torch.compile(plain, dynamic=False)
+    def __init__(self, plain: Callable[[Tensor], Tensor], already: bool = False) -> None:
+        self.plain, self.function = plain, plain if already else torch.compile(plain, dynamic=False)
         self.rows: dict[int, int] = {}  # of a batch, by length
         self.ready: dict[int, tuple[Tensor, Callable[[], Tensor]]] = {}  # where the ids go, and what reads them there
 
@@ -150,13 +152,16 @@ class _Compiled:
             return self.plain(z_RL)
         if L not in self.ready or len(self.ready[L][0]) < self.rows[L]:
             source = z_RL.new_zeros(self.rows[L], L)
-            self.ready[L] = source, _graph(self.function, source) if source.is_cuda else partial(self.function, source)
+            self.ready[L] = (
+                source,
+                graph_of(self.function, source) if source.is_cuda else partial(self.function, source),
+            )
         source, run = self.ready[L]
         source[:R].copy_(z_RL)
         return run()[:R]
 
 
-def _graph(function: Callable[[Tensor], Tensor], source: Tensor) -> Callable[[], Tensor]:
+def graph_of(function: Callable[[Tensor], Tensor], source: Tensor) -> Callable[[], Tensor]:
     """`function(source)` as a CUDA graph, of whatever lies in `source` when it is called."""
     beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())

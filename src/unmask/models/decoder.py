@@ -111,14 +111,25 @@ class Decoder(nn.Module):
         self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
     ) -> Tensor:
         """What the network says at each position, before a family's shift. Arguments as for `features`."""
+        h_BLD, turn, seen = self.opened(z, visible, at)
+        for layer in self.model.layers:
+            h_BLD = layer(h_BLD, attention_mask=seen, position_embeddings=turn, past_key_values=cache)
+        out_BLD: Tensor = self.model.norm(h_BLD)
+        return out_BLD.to(z.device)
+
+    def sees(self, at: Tensor, length: int) -> Tensor | None:
+        """Whom readers at (L,) or (B, L) see of so many places: (1 or B, 1, L, K); None: all of them."""
+        return None
+
+    def opened(
+        self, z: Tensor, visible: Tensor | None, at: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor | None]:
+        """What the layers take: vectors, cos and sin of the positions, and who is seen."""
         if z.shape[1] > self.length:
             raise UserError(f"a sequence of {z.shape[1]} tokens is longer than the model's {self.length}: cut it")
         h_BLD = z if z.is_floating_point() else self.embed(z)
-        turn = self._rotation(torch.arange(z.shape[1], device=z.device) if at is None else at)
-        for layer in self.model.layers:
-            h_BLD = layer(h_BLD, attention_mask=_seen(visible), position_embeddings=turn, past_key_values=cache)
-        out_BLD: Tensor = self.model.norm(h_BLD)
-        return out_BLD.to(z.device)
+        at = torch.arange(z.shape[1], device=z.device) if at is None else at
+        return h_BLD, self._rotation(at), _seen(visible)
 
     def shift(self, h_BLD: Tensor) -> Tensor:
         """Features where their tokens are: moved right by one where a family's outputs predict the next token."""
@@ -246,6 +257,11 @@ class DecoderFamily(Family):
 
     def head(self, model: Decoder) -> Callable[[Tensor, Product], Tensor]:
         return model.logits
+
+    def quick(self, model: Decoder, fused: bool) -> Any | None:
+        from unmask.models.lean import lean  # which builds on this file
+
+        return lean(model, fused)
 
     def flops(self, model: Decoder, length: int) -> tuple[float, float]:
         """Two for each weight of the layers, and attention over all positions; V D weights of the head."""

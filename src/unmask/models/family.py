@@ -122,6 +122,10 @@ class Family:
         """Body, token ids (R, L) -> features (R, L, D), and head, (M, D) -> logits, in float32 for torch's exporter."""
         raise UserError(f"a model of the family {self.name} cannot be exported to ONNX")
 
+    def quick(self, model: Any, fused: bool) -> Any | None:
+        """Its body's calls for inference, in fewer kernels, some of them compiled where `fused`; None: as it is."""
+        return None
+
     def causal_copy(self, model: Any, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """A copy of a causal network to write with."""
         raise UserError(f"a causal model of the family {self.name} cannot be sampled")

@@ -31,6 +31,7 @@ class State:
     log_q_BL: Tensor
     uniform_BL: Tensor  # the noise each position's next draw uses
     nfe_B: Tensor  # on the model's device, as the rows of a move are
+    memory: Any = None  # a cache of keys and values for these rows (inference/cache.py)
 
     def masked_BL(self, mask_id: int) -> Tensor:
         return (self.z_BL == mask_id).cpu()
@@ -55,6 +56,7 @@ class Move:
     tie_M: Tensor | None = None
     argmax: bool = False
     times: tuple[float, float] | None = None  # (t, s), for a process that draws from its posterior
+    span_R3: Tensor | None = None  # on the CPU: each row, and from where to where its block has blanks; for a cache
 
     @classmethod
     def at(cls, step: int, steps: int, reveal_BL: Tensor, device: torch.device, **more: Any) -> Move:
@@ -82,7 +84,10 @@ def join_moves(parts: list[tuple[Move, int, int]], rows: int, length: int, devic
     here = [move.rows_R + at for move, at, _ in parts]
     starts = torch.tensor([0, *(len(move.rows_R) * own for move, _, own in parts)]).cumsum(0).tolist()
     local = [move.local_M + start for (move, _, _), start in zip(parts, starts, strict=False)]
-    quota_B = tie_M = None
+    quota_B = tie_M = span_R3 = None
+    if first.span_R3 is not None:
+        spans = [(move.span_R3, at) for move, at, _ in parts if move.span_R3 is not None]
+        span_R3 = torch.cat([span_R3 + torch.tensor([at, 0, 0]) for span_R3, at in spans])
     if first.quota_B is not None:
         quota_B = torch.zeros(rows, dtype=torch.int64)
         for move, at, _ in parts:
@@ -90,7 +95,9 @@ def join_moves(parts: list[tuple[Move, int, int]], rows: int, length: int, devic
             quota_B[at : at + len(move.quota_B)] = move.quota_B
         tie_M = torch.cat([move.tie_M for move, _, _ in parts if move.tie_M is not None])
     reveal_M, rows_R, local_M = (to_device(torch.cat(each), device) for each in (reveal, here, local))
-    return replace(first, reveal_M=reveal_M, rows_R=rows_R, local_M=local_M, quota_B=quota_B, tie_M=tie_M)
+    return replace(
+        first, reveal_M=reveal_M, rows_R=rows_R, local_M=local_M, quota_B=quota_B, tie_M=tie_M, span_R3=span_R3
+    )
 
 
 def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
@@ -108,11 +115,17 @@ def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
     row_N = order_N // L
     local_N = local_row_BK[row_N, step_N[order_N] + 1] * L + order_N % L
     counts = torch.bincount(step_N + 1, minlength=assigned.steps + 1).tolist()
-    rows = reveals_BK.T.nonzero()[:, 1].to(device).split(reveals_BK.sum(0).tolist())
-    parts = zip(order_N.to(device).split(counts), rows, local_N.to(device).split(counts), strict=True)
-    for step, (flat_M, rows_R, local_M) in enumerate(parts, start=-1):
+    rows_of = reveals_BK.sum(0).tolist()
+    step_R, row_R = reveals_BK.T.nonzero().T
+    rows = row_R.to(device).split(rows_of)
+    block_BK = torch.zeros_like(reveals_BK, dtype=torch.int64).scatter_(1, assigned.step_BL + 1, assigned.block_BL)
+    spans = assigned.spans(row_R, block_BK[row_R, step_R]).split(rows_of)
+    parts = zip(order_N.to(device).split(counts), rows, local_N.to(device).split(counts), spans, strict=True)
+    for step, (flat_M, rows_R, local_M, span_R3) in enumerate(parts, start=-1):
         if step >= 0:
-            yield Move(step, assigned.steps, flat_M, rows_R, local_M, argmax=step == assigned.argmax_step)
+            yield Move(
+                step, assigned.steps, flat_M, rows_R, local_M, argmax=step == assigned.argmax_step, span_R3=span_R3
+            )
 
 
 def adaptive_moves(
@@ -131,8 +144,9 @@ def adaptive_moves(
             quota_B = now_BL.sum(1)
             block_B1 = assigned.block_BL.masked_fill(~now_BL, -1).amax(1, keepdim=True)
         candidate_BL = masked_BL & (assigned.block_BL == block_B1)
-        tie_M = assigned.tie_BL[candidate_BL]
-        yield Move.at(step, assigned.steps, candidate_BL, device, quota_B=quota_B, tie_M=tie_M)
+        row_R = candidate_BL.any(1).nonzero()[:, 0]
+        more = {"tie_M": assigned.tie_BL[candidate_BL], "span_R3": assigned.spans(row_R, block_B1[row_R, 0])}
+        yield Move.at(step, assigned.steps, candidate_BL, device, quota_B=quota_B, **more)
         if by_threshold and not bool(state.masked_BL(mask_id).any()):
             return
 

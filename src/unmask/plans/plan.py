@@ -44,6 +44,15 @@ class Assignment:
     argmax_step: int | None = None
     tie_BL: Tensor | None = None
 
+    def spans(self, row_R: Tensor, block_R: Tensor) -> Tensor:
+        """(row, first, last + 1) of the blanks that a row's block has: (R, 3)."""
+        (B, L), shape = self.step_BL.shape, (len(self.step_BL), int(self.block_BL.max()) + 1)
+        place_BL, blank_BL = torch.arange(L).expand(B, L), self.step_BL >= 0
+        first_BC = torch.full(shape, L).scatter_reduce_(1, self.block_BL, place_BL.where(blank_BL, L), "amin")
+        end_BC = torch.zeros(shape, dtype=torch.int64)
+        end_BC.scatter_reduce_(1, self.block_BL, (place_BL + 1).where(blank_BL, 0), "amax")
+        return torch.stack([row_R, first_BC[row_R, block_R], end_BC[row_R, block_R]], dim=1)
+
 
 def _assign(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule, cells: int = 1) -> Assignment:
     step_BL = assign_steps(u_BL, blank_BL, grid, schedule, cells)

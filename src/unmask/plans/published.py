@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.core.errors import UserError
 from unmask.plans.grids import Grid
-from unmask.plans.plan import Assignment, Confidence, deal_steps, register_plan
+from unmask.plans.plan import Assignment, Blocks, Confidence, deal_steps, register_plan
 from unmask.processes.schedule import Schedule
 
 EPS = 1e-3  # where Dream's times end
@@ -130,3 +130,4 @@ register_plan("llada", LLaDAOrder())
 for _score in ("maskgit_plus", "entropy", "topk_margin"):
     _order = DreamOrder(_score)
     register_plan(_order.name, _order)
+register_plan("sdar", Blocks(4, PublishedConfidence()))  # the evaluation's: `top_k` 1 there is temperature 0 here

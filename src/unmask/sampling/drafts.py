@@ -21,6 +21,7 @@ from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.inference import categorical
+from unmask.inference.cache import Caching, Memory
 from unmask.inference.categorical import Draw, Law
 from unmask.inference.ready import Ready
 from unmask.inference.step_law import Step, StepLaw
@@ -58,6 +59,7 @@ class How:
     step_law: StepLaw
     callback: Callback | None
     spell: Literal["all", "to_end", "answer"] = "all"  # the text as it stands, up to its end, or its answer alone
+    cache: Caching | None = None
 
     def check(self) -> None:
         """Options that exclude one another."""
@@ -66,6 +68,11 @@ class How:
         if self.legacy and (name != "iid" or self.grid.name != "mdlm" or other):
             raise UserError(f"{LEGACY} is the published algorithm as it stands: take plan iid, grid mdlm, a "
                             "temperature above 0, and no remask, top_p, top_k or other step law")  # fmt: skip
+        if self.cache is not None:
+            self.cache.check(self.checkpoint.model)
+            if self.remask is not None or self.legacy or self.plan is None:
+                raise UserError("a cache goes with a plan, on which what was revealed stays: leave out the cache, or "
+                                f"remask and {LEGACY}")  # fmt: skip
         if self.remask is not None and (name != "iid" or self.grid.by != "time"):
             raise UserError("remasking goes position by position: take plan iid and the grid uniform, cosine or mdlm")
 
@@ -104,14 +111,15 @@ class Draft:
             yield from locked_moves(assigned, device)
 
 
-def new_table(ready: Ready, rows: int, length: int) -> State:
-    """Rows for drafts of one length."""
+def new_table(ready: Ready, rows: int, length: int, memory: Memory | None = None) -> State:
+    """Rows for drafts of one length, which all go with the cache in `memory`, made for them, or with none."""
     shape, draw = (rows, length), ready.draw_device
     return State(
         z_BL=torch.zeros(shape, dtype=torch.int64, device=ready.device),
         log_q_BL=torch.zeros(shape, dtype=torch.float64, device=draw),
         uniform_BL=torch.zeros(shape, dtype=torch.float64, device=draw),
         nfe_B=torch.zeros(rows, dtype=torch.int64, device=ready.device),
+        memory=memory,
     )
 
 
@@ -121,7 +129,7 @@ def start_draft(how: How, ready: Ready, table: State, indices: list[int], given_
     A draft of one text may be shorter than the rows of its table.
     """
     (B, L), seed, process = given_BL.shape, how.seed, how.checkpoint.process
-    assert table.z_BL.shape[1] == L or (B == 1 and table.z_BL.shape[1] > L)
+    assert table.z_BL.shape[1] == L or (B == 1 and table.z_BL.shape[1] > L and table.memory is None)
     noise = [torch.rand(L, generator=stream(seed, "draw", i), dtype=torch.float64) for i in indices]
     prior = [process.prior(L, ready.states, stream(seed, "prior", i)) for i in indices]
     z_BL, log_q_BL, uniform_BL = (part[at : at + B, :L] for part in (table.z_BL, table.log_q_BL, table.uniform_BL))
@@ -130,6 +138,8 @@ def start_draft(how: How, ready: Ready, table: State, indices: list[int], given_
     state.uniform_BL.copy_(torch.stack(noise))
     state.log_q_BL.zero_()
     state.nfe_B.zero_()
+    if table.memory is not None:
+        table.memory.forget(range(at, at + B))
     return Draft(how, indices, given_BL < 0, state, at)
 
 
@@ -161,8 +171,12 @@ def take_step(ready: Ready, table: State, going: Sequence[Going]) -> list[Drawn]
     process = going[0][0].how.checkpoint.process
     sizes = [[len(move.rows_R) * draft.length for draft, move in alike] for alike in groups.values()]
     lengths = [draft.length for alike in groups.values() for draft, move in alike for _ in range(len(move.rows_R))]
-    z_RL = table.z_BL if whole else table.z_BL[rows_R]
-    h_ND = ready.packed(z_RL, lengths, _conditions(process, moves, ready.device))
+    if table.memory is not None:
+        spans = [move.span_R3 for move in moves if move.span_R3 is not None]
+        h_ND = table.memory.features(table.z_BL, torch.cat(spans)).flatten(0, 1)
+    else:
+        z_RL = table.z_BL if whole else table.z_BL[rows_R]
+        h_ND = ready.packed(z_RL, lengths, _conditions(process, moves, ready.device))
     table.nfe_B[rows_R] += 1
     parts = h_ND.split([sum(each) for each in sizes])
     return [

@@ -20,6 +20,7 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
 from unmask.core.ranks import Ranks
 from unmask.core.streams import seed_of
+from unmask.inference.cache import Memory
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready, usual_batch
 from unmask.inference.step_law import step_law_to_json
@@ -68,6 +69,7 @@ class Run:
     def __init__(self, how: How, ready: Ready) -> None:
         self.how, self.ready = how, ready
         self.process, self.mask_id = how.checkpoint.process, ready.states.mask
+        self.memory: Memory | None = None
 
     def all(
         self, wanted: list[Tensor], batch: int | None, ranks: Ranks, report: Callable[[list[Row]], None]
@@ -92,7 +94,8 @@ class Run:
     def batch(self, indices: list[int], given_BL: Tensor) -> list[Row]:
         """The loop: for every step a move, one forward of the rows it touches, head and draw where it draws."""
         self.ready.expect(*given_BL.shape)  # a step may touch fewer rows
-        state = new_table(self.ready, *given_BL.shape)
+        rows, length = given_BL.shape
+        state = new_table(self.ready, rows, length, self._memory(rows, length))
         draft = start_draft(self.how, self.ready, state, indices, given_BL)
         drawn_in = LEGACY if self.how.legacy else ""
         moves = self._legacy_moves(indices, state) if self.how.legacy else draft.moves(self.ready.device)
@@ -114,6 +117,14 @@ class Run:
         if not self.process.by_plan:
             log_q_BL.fill_(torch.nan)  # what was drawn is a path; the law of the text alone is not known
         return [Row(i, z_BL[b], log_q_BL[b], nfe[b], drawn_in) for b, i in enumerate(indices)]
+
+    def _memory(self, rows: int, length: int) -> Memory | None:
+        """The cache for a batch: that of the batch before, with its CUDA graphs, where it has the same shape."""
+        if self.how.cache is None:
+            return None
+        if self.memory is None or self.memory.out_SLD.shape[:2] != (rows, length):
+            self.memory = Memory(self.ready, self.how.cache, rows, length)
+        return self.memory
 
     def _legacy_moves(self, indices: list[int], state: State) -> Iterator[Move]:
         """The published algorithm does its own drawing: the moves only say that a step has passed."""
@@ -174,6 +185,7 @@ def _record(rows: list[Row], nfe_n: Tensor, forwards: int, run: Run) -> dict[str
         steps=None if unused else how.grid.steps, step_law=step_law_to_json(how.step_law),
         nfe=float(nfe_n.double().mean()), forwards=forwards,  # of batches, over all processes
         remask=None if how.remask is None else vars(how.remask), temperature=law.temperature, top_p=law.top_p,
-        top_k=law.top_k, draw=used[0] if len(used) == 1 else used, precision=run.ready.precision, seed=how.seed,
+        top_k=law.top_k, cache=None if how.cache is None else how.cache.to_json(),
+        draw=used[0] if len(used) == 1 else used, precision=run.ready.precision, seed=how.seed,
         n=len(rows),
     )  # fmt: skip

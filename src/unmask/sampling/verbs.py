@@ -13,6 +13,7 @@ from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
 from unmask.core.ranks import joined
 from unmask.core.verbs import verb
+from unmask.inference.cache import Caching, block_of
 from unmask.inference.categorical import Law
 from unmask.inference.ready import make_ready
 from unmask.inference.step_law import StepLaw, make_step_law
@@ -54,6 +55,8 @@ def sample(
     top_p: float = 1.0,
     top_k: int | None = None,
     draw: Literal["float64", "fp32", "legacy_fp32"] = "float64",
+    cache: Literal["none", "exact", "prefix", "dual"] | None = None,
+    refresh: int | None = None,
     batch: int | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     precision: Literal["auto", "bf16", "fp32"] = "auto",
@@ -99,6 +102,10 @@ def sample(
         top_k: draw from this many likeliest tokens
         draw: precision of the draw; legacy_fp32 is the published algorithm with its bias, for --plan iid --grid mdlm
     Machine:
+        cache: keep keys and values from step to step: exact where a network is block-causal (sdar, and its default);
+            prefix or dual where it is not (llada, dream): approximate, and the faster the smaller the blocks
+        refresh: with the cache prefix or dual, compute everything anew after so many steps in a block; 1 is exact
+            (default: only where a block begins)
         batch: samples at a time (default: 8 on a CPU, on a GPU what fills it); changes the speed, not the samples
         device: where to run
         precision: of the network; auto is bf16 on CUDA, else fp32
@@ -115,10 +122,12 @@ def sample(
         raise UserError(f"batch must be at least 1, not {batch}")
     law = Law(temperature, top_p, top_k, "fp32" if draw == LEGACY else draw)
     remask = Remask(remask, eta) if isinstance(remask, str) else remask
-    chosen, made = plan_and_grid(checkpoint.process, _chosen(plan, block_size, threshold), grid, steps)
+    own = block_of(checkpoint.model) if plan is None and block_size is None else block_size
+    chosen, made = plan_and_grid(checkpoint.process, _chosen(plan, own, threshold), grid, steps)
     law_of_step = make_step_law(step_law or checkpoint.step_law)
     spell: Any = "answer" if chat is not None else "to_end" if max_new is not None else "all"
-    how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback, spell)
+    kept = _caching(checkpoint, cache, refresh)
+    how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback, spell, kept)
     how.check()
     n = how_many(n, prompt, chat, suffix, length, infill)
     with joined(device) as ranks:
@@ -151,6 +160,17 @@ def plan_and_grid(
     if made.by != "time" or made.argmax_tail:
         raise UserError(f"the process {process.name} goes on a grid of times: take uniform or cosine, not {made.name}")
     return None, made
+
+
+def _caching(checkpoint: Checkpoint, cache: str | None, refresh: int | None) -> Caching | None:
+    """A cache by its name; a block-causal network has its own where nobody says."""
+    if cache is None and block_of(checkpoint.model) is not None:
+        cache = "exact"
+    if cache in (None, "none"):
+        if refresh is not None:
+            raise UserError("refresh belongs to a cache: say which, prefix or dual")
+        return None
+    return Caching(cache, refresh)  # type: ignore[arg-type]
 
 
 def how_many(n: int | None, *each: object) -> int:

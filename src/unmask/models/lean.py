@@ -1,0 +1,100 @@
+"""A decoder's forward pass for inference, in half as many kernels as transformers' layers take.
+
+It reads the weights where they lie. A norm is one kernel, the residual is added by the product before it, and where
+`fused` the rotation and the gate are one kernel each. Norms multiply by their weight before the cast down.
+
+Shapes: R rows, Q positions that are computed, H heads, E features of a head, D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.models.decoder import Decoder, attend
+
+
+def lean(model: Decoder, fused: bool = False) -> Lean | None:
+    """The lean pass of a network; None where its layers are no longer plain: adapted, or spread over devices."""
+    products = [module for layer in model.model.layers for module in layer.modules() if _is_product(module)]
+    plain = all(type(module) is nn.Linear and not hasattr(module, "_hf_hook") for module in products)
+    return Lean(model, fused) if plain and len(products) == 7 * model.config.blocks else None
+
+
+def _is_product(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or hasattr(module, "base_layer")
+
+
+class Lean:
+    """`features`, `outputs` and `shift` of a Decoder, with the same arguments."""
+
+    def __init__(self, model: Decoder, fused: bool) -> None:
+        self.model = model
+        self.shift = model.shift
+        self._turn = _fused(turned) if fused else turned
+        self._gate = _fused(gated) if fused else gated
+
+    def features(
+        self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        return self.shift(self.outputs(z, visible=visible, at=at, cache=cache))
+
+    def outputs(
+        self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
+    ) -> Tensor:
+        model = self.model
+        x_RQD, turn, seen = model.opened(z, visible, at)
+        cos, sin = (part.unsqueeze(-2) for part in turn)
+        for layer in model.model.layers:
+            x_RQD = self._layer(layer, x_RQD, cos, sin, seen, cache)
+        return _norm(model.model.norm, x_RQD)
+
+    def _layer(self, layer: Any, x_RQD: Tensor, cos: Tensor, sin: Tensor, seen: Tensor | None, cache: Any) -> Tensor:
+        attention, mlp = layer.self_attn, layer.mlp
+        n_RQD = _norm(layer.input_layernorm, x_RQD)
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        q, k, v = (each(n_RQD).unflatten(-1, (-1, attention.head_dim)) for each in projections)
+        if hasattr(attention, "q_norm"):
+            q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
+        q, k = self._turn(q, k, cos, sin)
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        if cache is not None:
+            k, v = cache.update(k, v, attention.layer_idx)
+        mixed_RQHE, _ = attend(attention, q, k, v, seen)
+        x_RQD = _add(x_RQD, mixed_RQHE.flatten(2), attention.o_proj)
+        n_RQD = _norm(layer.post_attention_layernorm, x_RQD)
+        return _add(x_RQD, self._gate(mlp.gate_proj(n_RQD), mlp.up_proj(n_RQD)), mlp.down_proj)
+
+
+def _norm(norm: Any, x: Tensor) -> Tensor:
+    return F.rms_norm(x, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+
+def _add(x_RQD: Tensor, y_RQF: Tensor, product: nn.Linear) -> Tensor:
+    """x + y W', one kernel."""
+    return torch.addmm(x_RQD.flatten(0, 1), y_RQF.flatten(0, 1), product.weight.T).view_as(x_RQD)
+
+
+def turned(q_RQHE: Tensor, k_RQHE: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys turned to their positions, in the precision of cos and sin."""
+    return _turned(q_RQHE, cos, sin), _turned(k_RQHE, cos, sin)
+
+
+def _turned(x_RQHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x_RQHE.chunk(2, dim=-1)
+    return (x_RQHE * cos + torch.cat([-second, first], dim=-1) * sin).to(x_RQHE.dtype)
+
+
+def gated(gate: Tensor, up: Tensor) -> Tensor:
+    """SwiGLU."""
+    return F.silu(gate) * up
+
+
+@lru_cache
+def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=True)

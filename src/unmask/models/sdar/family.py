@@ -1,0 +1,107 @@
+"""The family `sdar`: a Qwen3 that is block-causal. A position sees its own block and all earlier ones, so what it says
+of a finished block never changes, and keys and values can be kept exactly.
+
+Shapes: B sequences, L positions, K positions that are seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unmask.core.errors import UserError
+from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, shape_of
+from unmask.models.family import register_family
+
+
+@dataclasses.dataclass(frozen=True)
+class SDARConfig(DecoderConfig):
+    """`block` is the number of positions of a block; blocks count from the first position of a text."""
+
+    block: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.block, int) or isinstance(self.block, bool) or self.block < 1:
+            raise UserError(f"the model's block must be a whole number above 0, not {self.block!r}")
+
+
+PRESETS = {
+    "tiny": SDARConfig(
+        vocab_size=1025, length=128, hidden=64, blocks=3, heads=4, kv_heads=2, mlp=128, mask=1024, norm_eps=1e-6
+    ),
+    "8b": SDARConfig(
+        vocab_size=151936, length=32768, hidden=4096, blocks=36, heads=32, kv_heads=8, mlp=12288, mask=151669,
+        rope_theta=1_000_000.0, norm_eps=1e-6, head_size=128,
+    ),
+}  # fmt: skip
+
+
+class Norm(nn.Module):
+    """RMSNorm in float32 throughout: times the weight, then one cast. transformers' Qwen3 casts first."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.variance_epsilon = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.variance_epsilon).to(x.dtype)
+
+
+class SDAR(Decoder):
+    """A Denoiser whose positions see no later block."""
+
+    config: SDARConfig
+
+    def body(self, config: DecoderConfig) -> nn.Module:
+        from transformers import Qwen3Config, Qwen3Model
+
+        model: Any = Qwen3Model(Qwen3Config(**shape_of(config)))
+        for layer in model.layers:
+            attention, size = layer.self_attn, config.head_size or config.hidden // config.heads
+            layer.input_layernorm, layer.post_attention_layernorm = (Norm(config.hidden, config.norm_eps) for _ in "12")
+            attention.q_norm, attention.k_norm = (Norm(size, config.norm_eps) for _ in "12")
+        model.norm = Norm(config.hidden, config.norm_eps)
+        body: nn.Module = model
+        return body
+
+    def sees(self, at: Tensor, length: int) -> Tensor:
+        key_K = torch.arange(length, device=at.device) // self.config.block
+        return ((at // self.config.block)[..., None] >= key_K).view(-1, 1, at.shape[-1], length)
+
+    def opened(
+        self, z: Tensor, visible: Tensor | None, at: Tensor | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor | None]:
+        """Without a word on who is seen, or with padding only: own block and earlier ones."""
+        if visible is None or visible.ndim == 2:
+            own = self.sees(torch.arange(z.shape[1], device=z.device) if at is None else at, z.shape[1])
+            visible = own if visible is None else own & visible[:, None, None, :]
+        return super().opened(z, visible, at)
+
+
+@register_family
+class SDARFamily(DecoderFamily):
+    """SDAR with its published config.json; its tensors have Qwen3's names, as ours do."""
+
+    name = "sdar"
+    network = SDAR
+    config = SDARConfig
+    presets = PRESETS
+    model_types = ("sdar",)
+    required = {  # noqa: RUF012
+        "hidden_act": "silu", "use_sliding_window": False, "rope_scaling": None, "attention_bias": False,
+    }  # fmt: skip
+
+    def read(
+        self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
+    ) -> tuple[SDARConfig, dict[str, Tensor]]:
+        shape = self.shape_from(config, where)
+        if config.get("block_size") is None:
+            raise UserError(f"{where} does not say how long a block is: config.json lacks 'block_size'")
+        return SDARConfig(**vars(shape), block=config["block_size"]), dict(tensors)
