@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.processes.schedule import LogLinear as LogLinear
     from unmask.sampling.samples import Samples as Samples
     from unmask.sampling.verbs import sample as sample
+    from unmask.server.play import play as play
     from unmask.server.verbs import serve as serve
     from unmask.studies.evaluate import evaluate as evaluate
     from unmask.studies.fit_grid import fit_grid as fit_grid
@@ -53,6 +54,7 @@ _HOMES = {
     "fit_grid": "studies.fit_grid",
     "serve": "server.verbs",
     "export": "checkpoint.export",
+    "play": "server.play",
     "load": "checkpoint.io",
     "save": "checkpoint.io",
     # nouns

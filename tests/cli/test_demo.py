@@ -29,7 +29,8 @@ def test_the_demo_runs_and_says_what_to_try_next(folder, tmp_path, monkeypatch, 
     verbs = re.findall(r"^\$ unmask (\w+)", said, re.MULTILINE)
     assert verbs == ["sample", "evaluate", "prepare", "distill", "convert", "evaluate"]
     assert "in random order (iid)" in said
-    assert said.splitlines()[-1].startswith("Try next: unmask sample")
+    assert said.splitlines()[-2].startswith("Try next: unmask sample")
+    assert said.splitlines()[-1].endswith(f"unmask play {teacher} {Path('demo') / 'student'}")
     assert sorted(path.name for path in Path("demo").iterdir()) == ["corpus", "plans", "report", "student"]
     for name in ("plans", "report"):
         assert "<html" in (Path("demo") / name / "report.html").read_text(encoding="utf-8")

@@ -65,6 +65,12 @@ def test_types_lists_switches_and_spread_out_dataclasses(call: Any) -> None:
     assert call("--gamma", "1/512")["gamma"] == [1 / 512]
 
 
+@pytest.mark.parametrize("off", ["--no-json", "--no_json"])
+def test_a_switch_goes_off_spelled_either_way(call: Any, off: str) -> None:
+    assert call("--gamma", "1", "--json")["json"] is True
+    assert call("--gamma", "1", "--json", off)["json"] is False
+
+
 def unions(
     model: str | Engine = "pocket", *, n: int | Sequence[int] | None = None, grid: str | Sequence[float] | None = None,
     prompt: str | Sequence[str] | None = None, models: Mapping[str, str | Engine] | None = None,

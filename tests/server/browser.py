@@ -117,6 +117,9 @@ class Page:
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "assert"):
             self.complaints.append(json.dumps(params["args"]))
 
+    def close(self) -> None:
+        self.browser.call("Target.disposeBrowserContext", browserContextId=self.context)
+
     def resize(self, width: int, height: int) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
@@ -136,9 +139,9 @@ class Page:
         return found["result"].get("value")
 
     def wait(self, expression: str) -> Any:
-        """Until it is true."""
+        """Until it is true; an element counts, and comes as an empty dictionary."""
         end = time.monotonic() + PATIENCE
-        while not (value := self.eval(expression)):
+        while (value := self.eval(expression)) in (None, False, 0, ""):
             assert time.monotonic() < end, f"never true: {expression}\n{self.complaints}"
             time.sleep(0.02)
         return value

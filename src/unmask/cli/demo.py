@@ -57,6 +57,9 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
     _title("Done")
     _say(f"The reports: {Path(plans) / 'report.html'} (two plans), {Path(report) / 'report.html'} (the student)")
     _say(f"Try next: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3 --watch")
+    _say(
+        f"Or watch it in your browser, click words to have them written again, compare: unmask play {teacher} {student}"
+    )
 
 
 def _side_by_side(model: Checkpoint) -> None:

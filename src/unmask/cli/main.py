@@ -77,6 +77,9 @@ FIRST = {
     ),
 }  # fmt: skip
 MORE = {
+    "play": Verb(
+        "open a page on which models write, step by step", "unmask.server.play:play", positional=("models",),
+    ),
     "demo": Verb(
         "a tour of all of this in four minutes", "unmask.cli.demo:demo", machine=False, plugins=False, resumes=True
     ),

@@ -134,16 +134,17 @@ class CommandLine:
         return self.present(call, **shows) if self.present else call()
 
     def _spelled(self, argv: list[str]) -> list[str]:
-        """--block-size is --block_size."""
+        """--block-size is --block_size, and --no_bounds is --no-bounds."""
         end = argv.index("--") if "--" in argv else len(argv)
         known = {f"--{option.flag}" for option in self.options.values()} | {"--print_config"}
 
         def spelled(word: str) -> str:
             flag, sign, value = word.partition("=")
-            mended = "--" + flag[2:].replace("-", "_")
-            if flag.startswith("--no-"):
-                mended = "--no-" + flag[5:].replace("-", "_")
-            return mended + sign + value if mended in known or mended.replace("--no-", "--") in known else word
+            name = flag[2:].replace("-", "_")
+            if f"--{name}" in known:
+                return f"--{name}{sign}{value}"
+            is_off = name.startswith("no_") and f"--{name[3:]}" in known
+            return f"--no-{name[3:]}{sign}{value}" if is_off else word
 
         return [spelled(word) if word.startswith("--") else word for word in argv[:end]] + argv[end:]
 

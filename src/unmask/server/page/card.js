@@ -29,7 +29,7 @@ function origin(cell, steps) {
 function law(cell) {
   if (cell.probability == null) return [];
   const drawn = { token: cell.token, text: cell.text, probability: cell.probability };
-  const others = (cell.alternatives ?? []).filter(each => each.token !== cell.token);
+  const others = cell.alternatives.filter(each => each.token !== cell.token);
   const rows = [drawn, ...others].sort((a, b) => b.probability - a.probability);
   const table = document.createElement("ol");
   table.append(...rows.map(each => {

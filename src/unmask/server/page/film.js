@@ -18,7 +18,7 @@ export class Film {
   #first(token, text, before) {
     if (token === null) return { step: 0, token: null, text: null, kind: "hidden" };
     if (before && before.token === token && before.kind !== "given") return { ...before, step: 0, kind: "kept" };
-    return { step: 0, token, text, kind: "given" };
+    return { step: 0, ...spelled({ token, text }), kind: "given" };
   }
 
   take(message) {
@@ -31,7 +31,8 @@ export class Film {
     this.steps = Math.max(this.steps, message.step); // with a threshold nobody knows beforehand
     this.times.push(message);
     for (const { position, ...change } of message.changes) {
-      this.changes[position].push({ ...change, step: message.step, kind: change.token === null ? "hidden" : "drawn" });
+      const alternatives = (change.alternatives ?? []).map(spelled), kind = change.token === null ? "hidden" : "drawn";
+      this.changes[position].push({ ...spelled(change), alternatives, step: message.step, kind });
     }
   }
 
@@ -64,5 +65,8 @@ export class Film {
     return Array.from({ length: last - first + 1 }, (_, k) => first + k);
   }
 }
+
+// A model without a tokenizer has numbers for words.
+const spelled = each => ({ ...each, text: each.text ?? (each.token === null ? null : ` ${each.token}`) });
 
 const joined = (left, right) => /[\p{L}\p{N}\p{M}'’]$/u.test(left) && /^[\p{L}\p{N}\p{M}'’]/u.test(right);
