@@ -12,9 +12,12 @@ Shapes: B rows, L positions.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +35,7 @@ class Batch:
     tokens_BL: torch.Tensor  # int64
     start: int
     total: int
+    prompts_T: torch.Tensor | None = None  # of all `total` rows: how many tokens at the beginning are given
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class Loader:
         places = np.arange(step * total + start, step * total + start + count, dtype=np.int64)
         tokens_BL = np.empty((count, self.length), dtype=np.int64)
         for pool, (rows, turns) in zip(self._pools, interleave(places, self.weights or [1.0]), strict=True):
-            tokens_BL[rows] = self._read(pool, self._shuffled(pool, turns))
+            tokens_BL[rows] = self._read(pool, shuffled(turns, pool.blocks, self.seed, pool.name))
         return Batch(torch.from_numpy(tokens_BL), start, total)
 
     def eval_batches(self, count: int | None, batch: int) -> Iterator[Batch]:
@@ -113,14 +117,20 @@ class Loader:
             tokens_BL = self._read(self._everything, chosen[start : start + batch])
             yield Batch(torch.from_numpy(tokens_BL), start, len(chosen))
 
-    def _shuffled(self, pool: _Pool, turns: np.ndarray) -> np.ndarray:
-        """The blocks read at the pool's `turns`: turn i is place i mod n of epoch i div n."""
-        epochs, places = np.divmod(turns, pool.blocks)
-        found = np.empty_like(turns)
-        for epoch in np.unique(epochs).tolist():
-            now = epochs == epoch
-            found[now] = permuted(places[now], pool.blocks, seed_of(self.seed, "blocks", pool.name, epoch))
-        return found
+    def held_out(self) -> Loader:
+        """The validation split of the same corpora."""
+        return Loader(self.sources, self.length, split="validation", wrap=self.wrap)
+
+    def tokens(self, first: int, stop: int, total: int) -> int:
+        """Tokens in the global batches of steps first .. stop - 1."""
+        return (stop - first) * total * self.length
+
+    def describe(self) -> dict[str, Any]:
+        """What it reads, by content: moving a corpus to another folder changes nothing."""
+        content = json.dumps([source.index["splits"] for source in self.sources], sort_keys=True)
+        settings = {name: getattr(self, name) for name in ("length", "weights", "wrap", "seed", "split")}
+        hashed = hashlib.sha256(content.encode()).hexdigest()
+        return {"content": hashed[:16], "tokenizer": self.tokenizer.hash[:16], **settings}
 
     def _read(self, pool: _Pool, blocks: np.ndarray) -> np.ndarray:
         tokens_BL = np.empty((len(blocks), self.length), dtype=np.int64)
@@ -133,6 +143,16 @@ class Loader:
         for row, member, first in zip(tokens_BL[:, inside], members.tolist(), firsts.tolist(), strict=True):
             row[:] = streams[member][first : first + self._stride]
         return tokens_BL
+
+
+def shuffled(turns: np.ndarray, blocks: int, seed: int, name: int) -> np.ndarray:
+    """The blocks read at some turns: turn i is place i mod n of epoch i div n."""
+    epochs, places = np.divmod(turns, blocks)
+    found = np.empty_like(turns)
+    for epoch in np.unique(epochs).tolist():
+        now = epochs == epoch
+        found[now] = permuted(places[now], blocks, seed_of(seed, "blocks", name, epoch))
+    return found
 
 
 def evenly(blocks: int, count: int | None) -> np.ndarray:

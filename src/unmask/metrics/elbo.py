@@ -23,16 +23,22 @@ from unmask.processes.masked import mask_of
 from unmask.processes.schedule import stratified
 
 
-def order_agnostic_masks(total: int, length: int, generator: torch.Generator, views: int = 1) -> Tensor:
+def order_agnostic_masks(
+    total: int, length: int, generator: torch.Generator, views: int = 1, given_TL: Tensor | None = None
+) -> Tensor:
     """masked_PTL, P views of each text with k positions masked at random places, k stratified over 1..L.
 
     Each text has its views in equal parts of 1..L, so that its own mean says little of which k it happened to get: all
     texts together would be as exact without that, but their spread would be mostly that of k, and intervals too wide.
+    What is given of a text is never masked: L is then what is left of it.
     """
     part_P1 = torch.arange(views, dtype=torch.float64)[:, None]
-    k_PT = torch.ceil((part_P1 + stratified(total, generator)) / views * length)
-    rank_PTL = torch.rand(views, total, length, generator=generator, dtype=torch.float64).argsort(dim=2)
-    return rank_PTL < k_PT[..., None]
+    free_T = length if given_TL is None else (~given_TL).sum(1)
+    k_PT = torch.ceil((part_P1 + stratified(total, generator)) / views * free_T)
+    place_PTL = torch.rand(views, total, length, generator=generator, dtype=torch.float64)
+    if given_TL is not None:
+        return place_PTL.masked_fill(given_TL, 2.0).argsort(dim=2).argsort(dim=2) < k_PT[..., None]
+    return place_PTL.argsort(dim=2) < k_PT[..., None]
 
 
 def elbo_of(student: Denoiser, x0_BL: Tensor, masked_BL: Tensor) -> Tensor:

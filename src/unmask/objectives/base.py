@@ -14,7 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser
+from unmask.processes import Process
 
 REGIONS = ("identity", "distil", "reconstruct")  # visible; filled by a teacher's law; filled by the token itself
 IDENTITY, DISTIL, RECONSTRUCT = range(3)
@@ -29,6 +31,22 @@ class Batch(Protocol):
     def start(self) -> int: ...
     @property
     def total(self) -> int: ...
+
+
+def given_in(batch: Batch) -> Tensor | None:
+    """Which tokens of the whole global batch are given, (T, L) on the CPU: the prompts. None: no token is."""
+    prompts_T = getattr(batch, "prompts_T", None)
+    return None if prompts_T is None else torch.arange(batch.tokens_BL.shape[1]) < prompts_T[:, None]
+
+
+def spared(noise_TL: Tensor, batch: Batch, process: Process) -> Tensor:
+    """The noise of the global batch, with which no time masks what is given."""
+    given_TL = given_in(batch)
+    if given_TL is None:
+        return noise_TL
+    if not process.by_plan:
+        raise UserError(f"prompts are given to a masked process only, and this one is {process.name}")
+    return noise_TL.masked_fill(given_TL, -1.0)  # masked at t iff u >= gamma_t, which is never below 0
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torch import Tensor
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput
+from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput, given_in, spared
 from unmask.objectives.distil.base import condition, flat, loss_at, rows_of
 from unmask.objectives.divergences import by_autograd, cross_entropy
 from unmask.objectives.head_loss import Fusible, Score, even_sizes, piece_size
@@ -67,19 +67,33 @@ class MDLM(Fusible):
             raise UserError("exact_counts is for the masked process in random order: leave out plan and plan_steps")
 
     def __call__(self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput:
+        given_TL = given_in(batch)
         view, t_B = self._view(batch, states_of(student), generator)
-        loss_BL = self.nats_of(student, batch.tokens_BL, view, t_B)
+        if given_TL is None:
+            loss_BL = self.nats_of(student, batch.tokens_BL, view, t_B)
+            weight_BL = torch.ones_like(loss_BL)
+        else:  # every answer counts alike, however long it is
+            free_BL = ~given_TL[rows_of(batch)]
+            share_B = 1 / free_BL.sum(1)
+            loss_BL = self.nats_of(student, batch.tokens_BL, view, t_B, share_B)
+            weight_BL = to_device((free_BL * share_B[:, None]).float(), loss_BL.device)
         region_BL = torch.where(view.scored_BL, RECONSTRUCT, IDENTITY).to(torch.int8)
-        return LossOutput(loss_BL, torch.ones_like(loss_BL), to_device(region_BL, loss_BL.device))
+        return LossOutput(loss_BL, weight_BL, to_device(region_BL, loss_BL.device))
 
-    def nats_of(self, student: Denoiser, x0_BL: Tensor, view: View, t_B: Tensor) -> Tensor:
-        """The weighted loss at every position of a view, (B, L): a text's sum is its term of the NELBO."""
+    def nats_of(
+        self, student: Denoiser, x0_BL: Tensor, view: View, t_B: Tensor, share_B: Tensor | None = None
+    ) -> Tensor:
+        """The weighted loss at every position of a view, (B, L): a text's sum is its term of the NELBO.
+
+        `share_B`: what each text's loss will be multiplied by on its way into the total; None: the same.
+        """
         device, scored_N = x0_BL.device, flat(view.scored_BL)
         row_N = scored_N // x0_BL.shape[1]
         chosen_N = to_device(scored_N, device)
         sizes = even_sizes(len(scored_N), piece_size(student, device))
         score = self._score(view, x0_BL.flatten()[chosen_N], view.z_BL.flatten()[chosen_N], t_B[row_N])
-        weight_N, time_B = to_device(view.weight_B[row_N].float(), device), condition(self.process, t_B, device)
+        total_B = view.weight_B if share_B is None else view.weight_B * share_B
+        weight_N, time_B = to_device(total_B[row_N].float(), device), condition(self.process, t_B, device)
         nll_BL = loss_at(student, view.z_BL, chosen_N, sizes, score, weight_N, time_B)
         return to_device(view.weight_B.to(nll_BL.dtype)[:, None], device) * nll_BL
 
@@ -96,8 +110,11 @@ class MDLM(Fusible):
         rows, (B, L) = rows_of(batch), batch.tokens_BL.shape
         t_B = stratified(batch.total, generator)[rows]
         law = "permutation" if self.exact_counts else self.plan
+        if given_in(batch) is not None and (self.exact_counts or self.plan_steps is not None):
+            raise UserError("exact_counts and plan_steps count all tokens of a text: leave them out where prompts are "
+                            "given")  # fmt: skip
         u_TL = draw_u((batch.total, L), law, generator=generator, steps=self.plan_steps)
-        noise_BL = self.process.noise(u_TL, states, generator)[rows]
+        noise_BL = spared(self.process.noise(u_TL, states, generator), batch, self.process)[rows]
         if self.exact_counts:
             k_B = (t_B * L).ceil()
             masked_BL = is_masked(noise_BL, 1 - k_B / L)  # u of a permutation: one position in each 1/L

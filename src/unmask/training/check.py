@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from typing import TYPE_CHECKING, Any, get_args
 
 from unmask.core.errors import UserError, unknown
 from unmask.core.ranks import Ranks
+from unmask.data.answers import Answers
 from unmask.data.loader import Loader
 from unmask.models.denoiser import is_causal
 from unmask.models.family import trainable
@@ -42,7 +41,7 @@ def check_settings(trainer: Trainer) -> None:
             raise unknown(name, str(getattr(trainer, name)), allowed)
 
 
-def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader, ranks: Ranks) -> None:
+def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader | Answers, ranks: Ranks) -> None:
     """A model, an objective and data that go together, on these processes."""
     if data.length > model.length:
         raise UserError(f"sequences of {data.length} tokens are longer than the model's {model.length}: shorten them")
@@ -75,11 +74,3 @@ def check_watched(trainer: Trainer, objective: Objective, guard: Guard | None) -
         raise UserError(f"{trainer.steps} steps are more than {rounds}: take at most {objective.steps}, or more rounds")
     if guard is not None and not trainer.eval_every:
         raise UserError("the guard looks at the student when it is evaluated: give --eval_every, or use --guard off")
-
-
-def describe_data(data: Loader) -> dict[str, Any]:
-    """What a loader reads, by content: moving a corpus to another folder changes nothing."""
-    content = json.dumps([source.index["splits"] for source in data.sources], sort_keys=True)
-    settings = {name: getattr(data, name) for name in ("length", "weights", "wrap", "seed", "split")}
-    hashed = hashlib.sha256(content.encode()).hexdigest()
-    return {"content": hashed[:16], "tokenizer": data.tokenizer.hash[:16], **settings}

@@ -21,9 +21,11 @@ from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.core.ranks import Ranks
 from unmask.core.streams import stream
-from unmask.data.loader import Loader
+from unmask.data.answers import Answers
+from unmask.data.loader import Batch, Loader
 from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks, process_elbo_of, process_views
 from unmask.models.denoiser import Denoiser, states_of
+from unmask.objectives.base import given_in
 from unmask.processes import Process
 
 ATTENTION_SEQUENCES = 4
@@ -54,7 +56,7 @@ def with_stderr(value: float, stderr: float | None, digits: int = 4) -> str:
 
 @torch.no_grad()
 def likelihood(
-    student: Denoiser, data: Loader, *, sequences: int, micro_batch: int, process: Process | None, ranks: Ranks,
+    student: Denoiser, data: Loader | Answers, *, sequences: int, micro_batch: int, process: Process | None, ranks: Ranks,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Likelihood:  # fmt: skip
     """Evaluate a student (in eval mode) on `sequences` blocks evenly spaced over the loader's split.
@@ -65,9 +67,10 @@ def likelihood(
         raise UserError(f"the {data.split} split has {data.blocks} blocks of {data.length} tokens for {ranks.world} "
                         "processes: hold out more text, or use --eval_every 0")  # fmt: skip
     total = max(ranks.world, min(sequences, data.blocks) // ranks.world * ranks.world)
-    score = _scorer(student, process, total, data.length)
+    batches = list(data.eval_batches(total, micro_batch * ranks.world))
+    score = _scorer(student, process, batches[0])
     values_T = torch.zeros(total, dtype=torch.float32, device=ranks.device)
-    for batch in data.eval_batches(total, micro_batch * ranks.world):
+    for batch in batches:
         share = len(batch.tokens_BL) // ranks.world
         rows = slice(ranks.rank * share, (ranks.rank + 1) * share)
         places = slice(batch.start + rows.start, batch.start + rows.stop)
@@ -78,19 +81,20 @@ def likelihood(
     return Likelihood("nll" if process is None else "elbo", float(values_T.mean()), stderr, total)
 
 
-def _scorer(student: Denoiser, process: Process | None, total: int, length: int) -> Callable[[Tensor, slice], Tensor]:
-    """A function of sequences and their places among all: nats per token of each. No process: of a causal model."""
+def _scorer(student: Denoiser, process: Process | None, first: Batch) -> Callable[[Tensor, slice], Tensor]:
+    """A function of sequences and their places among all: nats per token of each, which `first` is the first batch of.
+    No process: of a causal model. Where prompts are given: of the answers and what fills them up."""
     if process is None:
         return lambda x0_BL, places: nll_of(student, x0_BL)
-    noise = stream(0, "evaluate")
+    noise, total, length, given_TL = stream(0, "evaluate"), first.total, first.tokens_BL.shape[1], given_in(first)
     if process.by_plan:
-        masked_TL = order_agnostic_masks(total, length, noise)[0]
+        masked_TL = order_agnostic_masks(total, length, noise, given_TL=given_TL)[0]
         return lambda x0_BL, places: elbo_of(student, x0_BL, masked_TL[places])
     views = process_views(process, states_of(student), total, length, noise)
     return lambda x0_BL, places: process_elbo_of(student, process, x0_BL, *(part[places] for part in views))
 
 
-def half_masked(data: Loader, mask_id: int | None) -> Tensor:
+def half_masked(data: Loader | Answers, mask_id: int | None) -> Tensor:
     """A few sequences evenly spaced over the loader's split, half of each masked (where there is a mask)."""
     count = min(ATTENTION_SEQUENCES, data.blocks)
     x0_BL = torch.cat([batch.tokens_BL for batch in data.eval_batches(count, count)])

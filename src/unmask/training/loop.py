@@ -27,6 +27,7 @@ from unmask.core.progress import Progress, note, short
 from unmask.core.provenance import record
 from unmask.core.ranks import Ranks
 from unmask.core.streams import seed_of, stream
+from unmask.data.answers import Answers
 from unmask.data.loader import Batch, Loader
 from unmask.inference.step_law import Factorised, StepLaw
 from unmask.models.denoiser import is_causal
@@ -52,7 +53,7 @@ class Run:
     """One session of a run: the state in memory, and the loop."""
 
     def __init__(
-        self, trainer: Trainer, model: Any, objective: Objective, data: Loader, held_out: Loader | None, ranks: Ranks,
+        self, trainer: Trainer, model: Any, objective: Objective, data: Loader | Answers, held_out: Loader | Answers | None, ranks: Ranks,
         folder: RunFolder | None, config: dict[str, Any], guard: Guard | None = None,
     ) -> None:  # fmt: skip
         self.trainer, self.objective, self.data, self.held_out, self.ranks = trainer, objective, data, held_out, ranks
@@ -94,7 +95,7 @@ class Run:
                 self.clock.start()
                 sums = self._gradients(step)
                 self.arrivals.send(step, torch.cat([self.student.update(step, sums, self._lr(step)), sums]))
-                self.tokens += trainer.batch * self.data.length
+                self.tokens += self.data.tokens(step, step + 1, trainer.batch)
                 self._after(step + 1)
             if self.rounds and start == trainer.steps:  # only the checkpoint is missing: it says which round it is of
                 self._enter_round(self.rounds, start - 1)
@@ -230,11 +231,12 @@ class Run:
             for region, amount, weight in zip(self.objective.regions, per_region[::2], per_region[1::2], strict=True):
                 values[f"loss_{region}"] = amount / weight if weight else 0.0
         # the head runs where there is loss; forwards counts a backward pass as two forward passes
-        body, head = family_of(self.student.model).flops(self.student.model, self.data.length)
-        head *= scored / (steps * self.trainer.batch * self.data.length)
+        read = self.data.tokens(done - steps, done, self.trainer.batch)
+        body, head = family_of(self.student.model).flops(self.student.model, read // (steps * self.trainer.batch))
+        head *= scored / read
         per_token = self.objective.forwards * (body + head)
         speed = self.tokens / self.clock.seconds if self.clock.seconds else 0.0
-        tokens = done * self.trainer.batch * self.data.length
+        tokens = self.data.tokens(0, done, self.trainer.batch)
         self.total_seconds += self.clock.seconds
         values |= {"tokens": tokens, "tokens_per_s": speed, "mfu": speed * per_token / self.rate}
         values |= {"forwards": self.objective.forwards, "seconds": self.total_seconds}
@@ -267,7 +269,7 @@ class Run:
         if self.guard and look:
             self._act(self.guard, look, done)
 
-    def _attend(self, model: Any, held_out: Loader) -> dict[str, float]:
+    def _attend(self, model: Any, held_out: Loader | Answers) -> dict[str, float]:
         """Entropy and largest logit of every block's attention, on a few held-out sequences, half masked."""
         z_BL = half_masked(held_out, model.mask_id if self._masks else None).to(self.ranks.device)
         with self._autocast():

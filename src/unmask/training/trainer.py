@@ -19,12 +19,13 @@ from unmask.core.errors import UserError
 from unmask.core.progress import note
 from unmask.core.provenance import device_name
 from unmask.core.ranks import Ranks, joined
+from unmask.data.answers import Answers
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
 from unmask.models.family import config_to_json, family_of, plain
 from unmask.objectives.base import Objective, describe
 from unmask.training import optim
-from unmask.training.check import check_fit, check_settings, check_watched, describe_data
+from unmask.training.check import check_fit, check_settings, check_watched
 from unmask.training.distributed import Kind
 from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard
@@ -110,7 +111,7 @@ class Trainer:
         return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in changed)})"
 
     def fit(
-        self, model: Any, objective: Objective, data: Loader | Path | str, *, facts: Mapping[str, Any] | None = None,
+        self, model: Any, objective: Objective, data: Loader | Answers | Path | str, *, facts: Mapping[str, Any] | None = None,
         guard: Guard | None = None,
     ) -> Checkpoint:  # fmt: skip
         """Train `model` in place (it ends with the raw weights); the checkpoint returned holds the averaged ones.
@@ -129,12 +130,12 @@ class Trainer:
             # dropout draws from torch's global generators, seeded anew at every step: the caller's are put back
             stack.enter_context(torch.random.fork_rng([ranks.device] if ranks.device.type == "cuda" else []))
             stack.enter_context(torch.enable_grad())
-            loader = data if isinstance(data, Loader) else Loader([ShardSet.open(data)], model.length, seed=self.seed)
+            loader = data if isinstance(data, (Loader, Answers)) else Loader([ShardSet.open(data)], model.length, seed=self.seed)
             check_fit(self, model, objective, loader, ranks)
             check_watched(self, objective, guard)
-            held_out = None
+            held_out: Loader | Answers | None = None
             if self.eval_every:
-                held_out = Loader(loader.sources, loader.length, split="validation", wrap=loader.wrap)
+                held_out = loader.held_out()
             config = self._config(model, objective, loader, facts or {})
             if self.out is None:
                 return Run(self, model, objective, loader, held_out, ranks, None, config, guard).go(0)
@@ -150,12 +151,12 @@ class Trainer:
                 note(f"{folder.path} goes on from step {start} of {self.steps}", ranks.first)
             return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)
 
-    def _config(self, model: Any, objective: Objective, data: Loader, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def _config(self, model: Any, objective: Objective, data: Loader | Answers, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Everything the weights of the run depend on, and a little more, as JSON can hold it."""
         settings = dataclasses.asdict(self)
         del settings["out"]
         kind, shape = family_of(model).name, config_to_json(model)
-        about = {"family": kind, "model": shape, "data": describe_data(data), "facts": dict(facts)}
+        about = {"family": kind, "model": shape, "data": data.describe(), "facts": dict(facts)}
         return {"trainer": settings, "objective": describe(objective), **about}
 
     def _claim(self, folder: RunFolder, config: dict[str, Any], ranks: Ranks) -> tuple[int, bool]:

@@ -91,7 +91,10 @@ def train(
     """
     _check_settings(objective, process=process, schedule=schedule, plan=None if plan == "iid" else plan,
                     plan_steps=plan_steps, exact_counts=exact_counts or None)  # fmt: skip
-    corpora = _opened(data)
+    text = _opened(data)
+    corpora = [] if isinstance(text, Path) else text
+    if isinstance(text, Path) and from_ is None:
+        raise UserError(f"{text} holds prompts and answers, to fine-tune a model on: give it with --from")
     shape: dict[str, Any] = {"hidden": hidden, "blocks": blocks, "heads": heads, "cond": cond, "dropout": dropout}
     if from_ is not None:
         if family or preset or set_ or any(value is not None for value in shape.values()):
@@ -104,7 +107,8 @@ def train(
         noise, start = process_named("masked"), None
         shape |= {"length": length, "causal": True if objective == "ar" else None, **(set_ or {})}
         model = _fresh(family or "dit", preset, corpora, trainer.seed, shape)
-    loader = Loader(corpora, model.length if length is None else length, weights=weights, seed=trainer.seed, wrap=wrap)
+    length = model.length if length is None else length
+    loader = _loader(text, start_tokenizer, length, weights, wrap, trainer.seed)
     if process is not None or schedule is not None:
         noise = process_named(process or noise.name, schedule_named(schedule) if schedule else noise.schedule)
     loss = _objective(objective, process=noise, plan=plan, plan_steps=plan_steps, exact_counts=exact_counts)

@@ -21,7 +21,7 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput
+from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput, spared
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.teacher import Teacher
 from unmask.objectives.divergences import DIVERGENCES, compare
@@ -101,7 +101,7 @@ class Distillation(ABC):
         """The noise of the whole global batch, (T, L, ...) on the CPU. `steps`: where the user gives no plan_steps."""
         shape = (batch.total, batch.tokens_BL.shape[1])
         u_TL = draw_u(shape, self.plan, generator=generator, steps=self.plan_steps or steps)
-        return self._process.noise(u_TL, states_of(student), generator)
+        return spared(self._process.noise(u_TL, states_of(student), generator), batch, self._process)
 
     def _target(self, z_BL: Tensor, t_B: Tensor, chosen_N: Tensor) -> Tensor:
         """The teacher's features at chosen positions of a view at times t."""
