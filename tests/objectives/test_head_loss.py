@@ -83,3 +83,13 @@ def test_the_whole_table_is_never_there(model, largest):
 def test_sizes_cover_everything():
     assert even_sizes(10, 4) == [4, 3, 3]
     assert even_sizes(0, 4) == []
+
+
+def test_a_frozen_head_gives_its_features_the_same_gradient(model, positions):
+    h_ND, token_N, weight_N = positions
+    found = []
+    for trained in (True, False):
+        model.requires_grad_(trained)
+        loss_N = head_loss(model, h_ND, [20, 10], lambda logits, part: cross_entropy(logits, token_N[part]), weight_N)
+        found.append(torch.autograd.grad((loss_N * weight_N).sum(), h_ND)[0])
+    assert torch.equal(*found)

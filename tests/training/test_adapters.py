@@ -236,3 +236,11 @@ def test_options_without_a_use_are_refused(base, corpus):
         unmask.train(corpus, from_=base, lora_rank=4, **QUICK)
     with pytest.raises(unmask.UserError, match="give it with --from"):
         unmask.train(corpus, lora=True, preset="tiny", **QUICK)
+
+
+@pytest.mark.parametrize("lora", [LORA, {}])
+def test_computing_blocks_again_changes_nothing(lora, base, corpus):
+    options = {"from_": base, "steps": 3, "eval_every": 2, **lora, **QUICK}
+    kept, again = (unmask.train(corpus, recompute=recompute, **options) for recompute in (False, True))
+    for name, value in kept.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value)

@@ -1,7 +1,7 @@
 """Prompts with their answers, as batches for supervised fine-tuning: the prompt is given, the answer is learnt.
 
-A line of the JSONL is `{"prompt": …, "answer": …}`, taken as it stands, or `{"messages": [{"role": …, "content": …}, …]}`,
-spelled by the model's chat template, whose last message is the answer. An answer ends with EOS, and a row is filled with
+A line of the JSONL is `{"prompt": …, "answer": …}`, taken as it stands, or `{"messages": [{"role": …, "content": …}]}`,
+spelled by the model's chat template; its last message is the answer. An answer ends with EOS, and a row is filled with
 EOS up to the longest row of its global batch, as LLaDA does it: the model learns that nothing follows. So any number of
 processes, and any micro-batch, fills alike.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ import torch
 
 from unmask.core.errors import UserError, reading
 from unmask.core.progress import note
-from unmask.data.loader import Batch, evenly, shuffled
+from unmask.data.chat import as_messages
+from unmask.data.loader import Batch, Loader, evenly, shuffled
 from unmask.data.tokenizer import Tokenizer
 
-Spell = Callable[[Sequence[Mapping[str, str]], bool], str]  # (messages, whether the answer's opening follows) -> text
 HELD_OUT = 20  # one row in so many, the last of the file, is for validation
 
 
@@ -42,29 +42,25 @@ class Answers:
         length: tokens in a row at most; longer ones are left out, which is said
         split: train, or validation: the last twentieth of the file
         seed: names the order of the rows
-        spell: the model's chat template, for rows of messages
     """
 
     def __init__(
-        self, path: Path | str, tokenizer: Tokenizer, length: int, *, split: str = "train", seed: int = 0,
-        spell: Spell | None = None,
-    ) -> None:  # fmt: skip
+        self, path: Path | str, tokenizer: Tokenizer, length: int, *, split: str = "train", seed: int = 0
+    ) -> None:
         self.path, self.tokenizer, self.length, self.split, self.seed = Path(path), tokenizer, length, split, seed
-        self.spell = spell
         with reading(self.path, "", "write one JSON object a line"):
             text = self.path.read_bytes()
         self.content = hashlib.sha256(text).hexdigest()[:16]
-        pairs = [_pair(self.path, number, line, spell) for number, line in enumerate(text.splitlines(), 1) if line]
+        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        pairs = [_pair(self.path, number, line, tokenizer) for number, line in lines]
         first_held = len(pairs) - max(1, len(pairs) // HELD_OUT)
         if first_held < 1:
             raise UserError(f"{self.path} has {len(pairs)} rows: at least 2 are needed, one of them for validation")
         self._take(pairs[:first_held] if split == "train" else pairs[first_held:])
 
-    def _take(self, pairs: list[tuple[str, str]]) -> None:
+    def _take(self, pairs: list[tuple[list[int], list[int]]]) -> None:
         """Tokens of every row, and how many of them are its prompt's."""
-        prompts, answers = (self.tokenizer.encode_batch(texts) for texts in zip(*pairs, strict=True))
-        eos = self.tokenizer.eos_id
-        rows = [(np.array([*prompt, *answer, eos]), len(prompt)) for prompt, answer in zip(prompts, answers, strict=True)]
+        rows = [(np.array([*prompt, *answer, self.tokenizer.eos_id]), len(prompt)) for prompt, answer in pairs]
         self.rows = [row for row in rows if len(row[0]) <= self.length]
         longest = max(len(ids) for ids, _ in rows)
         if not self.rows:
@@ -82,7 +78,7 @@ class Answers:
 
     def held_out(self) -> Answers:
         """The validation rows of the same file."""
-        return Answers(self.path, self.tokenizer, self.length, split="validation", seed=self.seed, spell=self.spell)
+        return Answers(self.path, self.tokenizer, self.length, split="validation", seed=self.seed)
 
     def describe(self) -> dict[str, Any]:
         """What it reads, by content."""
@@ -116,26 +112,24 @@ class Answers:
         return Batch(torch.from_numpy(tokens_BL), start, len(chosen), prompts_T)
 
 
-def _pair(path: Path, number: int, line: bytes, spell: Spell | None) -> tuple[str, str]:
-    """(prompt, answer) of a line."""
-    wanted = 'wanted {"prompt": …, "answer": …} or {"messages": [{"role": …, "content": …}, …]}, all of it text'
+def _pair(path: Path, number: int, line: bytes, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Tokens of the prompt and of the answer of a line."""
     try:
         row = json.loads(line)
-        if "messages" not in row:
-            prompt, answer = row["prompt"], row["answer"]
-            if not isinstance(prompt, str) or not isinstance(answer, str):
-                raise TypeError
-            return prompt, answer
-        messages = [{"role": str(one["role"]), "content": str(one["content"])} for one in row["messages"]]
+        if "messages" in row:
+            messages = as_messages(row["messages"])
+            if len(messages) < 2 or messages[-1]["role"] != "assistant":
+                raise UserError("the last message is the answer, so its role is assistant")
+            return tokenizer.exchange(messages)
+        prompt, answer = row["prompt"], row["answer"]
+        if not isinstance(prompt, str) or not isinstance(answer, str):
+            raise TypeError
+        return tokenizer.encode(prompt), tokenizer.encode(answer)
+    except UserError as error:
+        raise UserError(f"{path}, line {number}: {error}") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{path}, line {number}: {wanted}") from error
-    if len(messages) < 2 or messages[-1]["role"] != "assistant":
-        raise UserError(f"{path}, line {number}: the last message is the answer, so its role is assistant")
-    if spell is None:
-        raise UserError(f"{path}, line {number}: messages need a chat template, which this model has not: write prompt "
-                        "and answer as they are to be read")  # fmt: skip
-    prompt, whole = spell(messages[:-1], True), spell(messages, False)
-    if not whole.startswith(prompt):
-        raise UserError(f"{path}, line {number}: the chat template changes a prompt once it is answered: write prompt "
-                        "and answer as they are to be read")  # fmt: skip
-    return prompt, whole[len(prompt) :]
+        wanted = '{"prompt": …, "answer": …} or {"messages": [{"role": …, "content": …}, …]}, all of it text'
+        raise UserError(f"{path}, line {number}: wanted {wanted}") from error
+
+
+Data = Loader | Answers  # what a training reads

@@ -78,8 +78,8 @@ def as_messages(chat: str | Messages) -> list[dict[str, str]]:
     return [{"role": message["role"], "content": message["content"]} for message in chat]
 
 
-def render(specials: Specials, messages: Messages, owner: str) -> str:
-    """The conversation as the model read it in training, up to where its answer begins."""
+def render(specials: Specials, messages: Messages, owner: str, *, open_answer: bool = True) -> str:
+    """The conversation as the model read it in training, up to where its next answer begins (`open_answer`)."""
     from jinja2 import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -100,6 +100,6 @@ def render(specials: Specials, messages: Messages, owner: str) -> str:
     names = {name: value for name, value in vars(specials).items() if name.endswith("_token") and value}
     try:
         made = jinja.from_string(specials.chat_template)
-        return made.render(messages=list(messages), add_generation_prompt=True, **names)
+        return made.render(messages=list(messages), add_generation_prompt=open_answer, **names)
     except (TemplateError, TypeError, ValueError) as error:
         raise UserError(f"the chat template of {owner} does not work: {error}") from error

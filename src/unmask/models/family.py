@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from unmask.core.errors import UserError, named
 from unmask.models.parameters import filled, tensors_of
@@ -84,6 +86,13 @@ class Family:
         """The parameters that Muon may take, by name, and how many matrices lie in each, one below the other."""
         inside = {id(value) for block in self.blocks(model) for value in block.parameters()}
         return {name: 1 for name, value in model.named_parameters() if value.ndim == 2 and id(value) in inside}
+
+    def recompute(self, model: Any) -> None:
+        """Keep only what goes into each block; in the backward pass the block runs again."""
+        if not (blocks := list(self.blocks(model))):
+            raise UserError(f"the family {self.name} names no blocks to compute again: leave out recompute")
+        for block in blocks:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
     def compile(self, model: Any) -> None:
         """Compile for training, where it is next called."""

@@ -111,8 +111,7 @@ class MDLM(Fusible):
         t_B = stratified(batch.total, generator)[rows]
         law = "permutation" if self.exact_counts else self.plan
         if given_in(batch) is not None and (self.exact_counts or self.plan_steps is not None):
-            raise UserError("exact_counts and plan_steps count all tokens of a text: leave them out where prompts are "
-                            "given")  # fmt: skip
+            raise UserError("exact_counts and plan_steps are for whole texts, not for prompts and their answers")
         u_TL = draw_u((batch.total, L), law, generator=generator, steps=self.plan_steps)
         noise_BL = spared(self.process.noise(u_TL, states, generator), batch, self.process)[rows]
         if self.exact_counts:

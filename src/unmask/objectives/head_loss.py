@@ -113,7 +113,7 @@ class _HeadLoss(torch.autograd.Function):
         ctx: Any, x_ND: Tensor, weight_VD: Tensor | None, bias_V: Tensor | None, weight_N: Tensor, pieces: _Pieces
     ) -> Tensor:
         matrix = None if weight_VD is None or bias_V is None else (weight_VD, bias_V)
-        head = _Linear(x_ND, *matrix, pieces) if matrix else _Identity(x_ND, pieces)
+        head = _Linear(x_ND, *matrix, pieces, any(ctx.needs_input_grad[1:3])) if matrix else _Identity(x_ND, pieces)
         loss_N = x_ND.new_empty(len(x_ND), dtype=torch.promote_types(x_ND.dtype, torch.float32))
         for part in pieces:
             scored = pieces.score(head.logits(part), part)
@@ -130,7 +130,7 @@ class _HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
         weight_N, grad_x, grad_weight, grad_bias = ctx.saved_tensors
         grad_x = (grad_x * grads[0][:, None]).to(ctx.dtype)
-        if grad_weight is None:
+        if grad_weight is None:  # no matrix, or a frozen one
             return grad_x, None, None, None, None
         factor = _common_factor(grads[0], weight_N)
         return grad_x, grad_weight * factor, grad_bias * factor, None, None
@@ -181,7 +181,7 @@ class _Linear:
     grad_weight: Tensor | None = None
     grad_bias: Tensor | None = None
 
-    def __init__(self, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, pieces: _Pieces) -> None:
+    def __init__(self, x_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, pieces: _Pieces, trained: bool) -> None:
         dtype = _product_dtype(x_ND.device) or x_ND.dtype
         self.x_ND, self.V = x_ND.to(dtype), len(bias_V)
         extra = -self.V % HEAD_MULTIPLE if x_ND.is_cuda else 0
@@ -191,6 +191,7 @@ class _Linear:
             self.bias_W[pieces.mask_id].fill_(MASK_LOGIT)  # "= MASK_LOGIT" is a copy from the host, which waits
         if pieces.with_slopes:
             self.grad_x = torch.empty_like(self.x_ND)
+        if pieces.with_slopes and trained:
             self.sum_WD = torch.zeros_like(self.weight_WD, dtype=weight_VD.dtype)
             self.sum_W = torch.zeros_like(self.bias_W, dtype=bias_V.dtype)
             self.grad_weight, self.grad_bias = self.sum_WD[: self.V], self.sum_W[: self.V]
@@ -201,6 +202,8 @@ class _Linear:
     def descend(self, part: slice, slope_CW: Tensor, weight_C: Tensor) -> None:
         assert self.grad_x is not None
         torch.mm(slope_CW, self.weight_WD, out=self.grad_x[part])
+        if self.grad_weight is None:
+            return
         weighted_CD = (self.x_ND[part] * weight_C[:, None]).to(slope_CW.dtype)
         if self.sum_WD.dtype == slope_CW.dtype:
             self.sum_WD.addmm_(slope_CW.t(), weighted_CD)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from unmask.core.errors import UserError, unknown
 from unmask.core.ranks import Ranks
-from unmask.data.answers import Answers
-from unmask.data.loader import Loader
+from unmask.data.answers import Data
 from unmask.models.denoiser import is_causal
 from unmask.models.family import trainable
 from unmask.objectives.ar import AR
@@ -41,7 +40,7 @@ def check_settings(trainer: Trainer) -> None:
             raise unknown(name, str(getattr(trainer, name)), allowed)
 
 
-def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Loader | Answers, ranks: Ranks) -> None:
+def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Data, ranks: Ranks) -> None:
     """A model, an objective and data that go together, on these processes."""
     if data.length > model.length:
         raise UserError(f"sequences of {data.length} tokens are longer than the model's {model.length}: shorten them")

@@ -21,8 +21,8 @@ from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.core.ranks import Ranks
 from unmask.core.streams import stream
-from unmask.data.answers import Answers
-from unmask.data.loader import Batch, Loader
+from unmask.data.answers import Data
+from unmask.data.loader import Batch
 from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks, process_elbo_of, process_views
 from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.base import given_in
@@ -56,7 +56,7 @@ def with_stderr(value: float, stderr: float | None, digits: int = 4) -> str:
 
 @torch.no_grad()
 def likelihood(
-    student: Denoiser, data: Loader | Answers, *, sequences: int, micro_batch: int, process: Process | None, ranks: Ranks,
+    student: Denoiser, data: Data, *, sequences: int, micro_batch: int, process: Process | None, ranks: Ranks,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Likelihood:  # fmt: skip
     """Evaluate a student (in eval mode) on `sequences` blocks evenly spaced over the loader's split.
@@ -94,7 +94,7 @@ def _scorer(student: Denoiser, process: Process | None, first: Batch) -> Callabl
     return lambda x0_BL, places: process_elbo_of(student, process, x0_BL, *(part[places] for part in views))
 
 
-def half_masked(data: Loader | Answers, mask_id: int | None) -> Tensor:
+def half_masked(data: Data, mask_id: int | None) -> Tensor:
     """A few sequences evenly spaced over the loader's split, half of each masked (where there is a mask)."""
     count = min(ATTENTION_SEQUENCES, data.blocks)
     x0_BL = torch.cat([batch.tokens_BL for batch in data.eval_batches(count, count)])

@@ -27,8 +27,8 @@ from unmask.core.progress import Progress, note, short
 from unmask.core.provenance import record
 from unmask.core.ranks import Ranks
 from unmask.core.streams import seed_of, stream
-from unmask.data.answers import Answers
-from unmask.data.loader import Batch, Loader
+from unmask.data.answers import Data
+from unmask.data.loader import Batch
 from unmask.inference.step_law import Factorised, StepLaw
 from unmask.models.denoiser import is_causal
 from unmask.models.family import family_of, plain
@@ -53,7 +53,7 @@ class Run:
     """One session of a run: the state in memory, and the loop."""
 
     def __init__(
-        self, trainer: Trainer, model: Any, objective: Objective, data: Loader | Answers, held_out: Loader | Answers | None, ranks: Ranks,
+        self, trainer: Trainer, model: Any, objective: Objective, data: Data, held_out: Data | None, ranks: Ranks,
         folder: RunFolder | None, config: dict[str, Any], guard: Guard | None = None,
     ) -> None:  # fmt: skip
         self.trainer, self.objective, self.data, self.held_out, self.ranks = trainer, objective, data, held_out, ranks
@@ -269,7 +269,7 @@ class Run:
         if self.guard and look:
             self._act(self.guard, look, done)
 
-    def _attend(self, model: Any, held_out: Loader | Answers) -> dict[str, float]:
+    def _attend(self, model: Any, held_out: Data) -> dict[str, float]:
         """Entropy and largest logit of every block's attention, on a few held-out sequences, half masked."""
         z_BL = half_masked(held_out, model.mask_id if self._masks else None).to(self.ranks.device)
         with self._autocast():

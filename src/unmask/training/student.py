@@ -36,6 +36,8 @@ class Student:
             value.requires_grad_(True)
         self.model, self.ranks, self.clip = model.to(ranks.device).train(), ranks, trainer.clip
         self._empty = emptied(model)
+        if trainer.recompute:
+            family_of(model).recompute(model)
         if trainer.compile:
             family_of(model).compile(model)
         self.wrapped = wrap(model, ranks, trainer.parallel, family_of(model).blocks(model))

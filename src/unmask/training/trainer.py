@@ -19,7 +19,7 @@ from unmask.core.errors import UserError
 from unmask.core.progress import note
 from unmask.core.provenance import device_name
 from unmask.core.ranks import Ranks, joined
-from unmask.data.answers import Answers
+from unmask.data.answers import Data
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
 from unmask.models.family import config_to_json, family_of, plain
@@ -34,7 +34,7 @@ from unmask.training.loop import Run
 # What may change between two sessions of one run: how it is watched, where and how spread out it is computed, and how
 # long it is to be. A model it started from is known by its weights.
 FREE = {
-    "trainer.micro_batch", "trainer.compile", "trainer.device", "trainer.parallel", "trainer.eval_every",
+    "trainer.micro_batch", "trainer.compile", "trainer.recompute", "trainer.device", "trainer.parallel", "trainer.eval_every",
     "trainer.eval_batches", "trainer.save_every", "trainer.log_every", "trainer.keep", "trainer.tensorboard",
     "trainer.progress", "trainer.steps", "objective.curriculum.rounds", "facts.teacher.source", "facts.from.source",
 }  # fmt: skip
@@ -63,6 +63,7 @@ class Trainer:
         precision: of matrix products; weights and sums are fp32 in either
         micro_batch: sequences in one forward pass of one process (default: all of its share)
         compile: compile the model's blocks first (worth it on a GPU)
+        recompute: compute the blocks again in the backward pass instead of keeping what they computed: less memory
         parallel: how torchrun's processes share the model; auto is ddp
     Run:
         out: the run's folder; running again with the same options continues it
@@ -90,6 +91,7 @@ class Trainer:
     ema: float = 0.999
     precision: Literal["fp32", "bf16"] = "fp32"
     compile: bool = False
+    recompute: bool = False
     device: str = "auto"
     parallel: Kind = "auto"
     seed: int = 0
@@ -111,7 +113,7 @@ class Trainer:
         return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in changed)})"
 
     def fit(
-        self, model: Any, objective: Objective, data: Loader | Answers | Path | str, *, facts: Mapping[str, Any] | None = None,
+        self, model: Any, objective: Objective, data: Data | Path | str, *, facts: Mapping[str, Any] | None = None,
         guard: Guard | None = None,
     ) -> Checkpoint:  # fmt: skip
         """Train `model` in place (it ends with the raw weights); the checkpoint returned holds the averaged ones.
@@ -130,10 +132,10 @@ class Trainer:
             # dropout draws from torch's global generators, seeded anew at every step: the caller's are put back
             stack.enter_context(torch.random.fork_rng([ranks.device] if ranks.device.type == "cuda" else []))
             stack.enter_context(torch.enable_grad())
-            loader = data if isinstance(data, (Loader, Answers)) else Loader([ShardSet.open(data)], model.length, seed=self.seed)
+            loader = data if isinstance(data, Data) else Loader([ShardSet.open(data)], model.length, seed=self.seed)
             check_fit(self, model, objective, loader, ranks)
             check_watched(self, objective, guard)
-            held_out: Loader | Answers | None = None
+            held_out: Data | None = None
             if self.eval_every:
                 held_out = loader.held_out()
             config = self._config(model, objective, loader, facts or {})
@@ -151,7 +153,7 @@ class Trainer:
                 note(f"{folder.path} goes on from step {start} of {self.steps}", ranks.first)
             return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)
 
-    def _config(self, model: Any, objective: Objective, data: Loader | Answers, facts: Mapping[str, Any]) -> dict[str, Any]:
+    def _config(self, model: Any, objective: Objective, data: Data, facts: Mapping[str, Any]) -> dict[str, Any]:
         """Everything the weights of the run depend on, and a little more, as JSON can hold it."""
         settings = dataclasses.asdict(self)
         del settings["out"]

@@ -16,15 +16,17 @@ from unmask.core.errors import UserError
 from unmask.core.ranks import joined
 from unmask.core.streams import seed_of
 from unmask.core.verbs import verb
+from unmask.data.answers import Answers, Data, is_answers
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet, check_tokenizer
+from unmask.data.tokenizer import Tokenizer
 from unmask.metrics.gen_ppl import PROTOCOL, check_judge
 from unmask.metrics.judges import load_judge
 from unmask.models.denoiser import is_causal
 from unmask.models.family import as_student, changed_preset, family_named
 from unmask.models.lora import Lora, with_adapter
 from unmask.objectives.registry import objective_named
-from unmask.processes import Process, process_named
+from unmask.processes import process_named
 from unmask.processes.schedule import schedule_named
 from unmask.training.guard import Bounds, Guard
 from unmask.training.round_table import USUAL_PLAN, round_table
@@ -64,7 +66,7 @@ def train(
     Many processes: `torchrun --nproc_per_node 8 -m unmask train ...`, nothing else changes. See docs/training.md.
 
     Args:
-        data: folders made by `unmask prepare`
+        data: folders made by `unmask prepare`; or one .jsonl of prompts and answers, to fine-tune a model on
         weights: how often each of them is read relative to the others (default: every block equally often)
         wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
         objective: mdlm is the ELBO of masked diffusion, ar is next-token prediction with a causal model; or one that a
@@ -91,24 +93,25 @@ def train(
     """
     _check_settings(objective, process=process, schedule=schedule, plan=None if plan == "iid" else plan,
                     plan_steps=plan_steps, exact_counts=exact_counts or None)  # fmt: skip
-    text = _opened(data)
-    corpora = [] if isinstance(text, Path) else text
-    if isinstance(text, Path) and from_ is None:
-        raise UserError(f"{text} holds prompts and answers, to fine-tune a model on: give it with --from")
+    corpora = _opened(data)
     shape: dict[str, Any] = {"hidden": hidden, "blocks": blocks, "heads": heads, "cond": cond, "dropout": dropout}
     if from_ is not None:
         if family or preset or set_ or any(value is not None for value in shape.values()):
             raise UserError(f"--from brings the model with it: leave out --family, --preset, --set, --"
                             f"{', --'.join(shape)} (a recipe may set them)")  # fmt: skip
-        model, noise, start = _started(from_, corpora, objective, adapter, trainer)
+        checkpoint = from_ if isinstance(from_, Checkpoint) else load(from_)
+        model, start = _started(checkpoint, from_, corpora, objective, adapter, trainer)
+        noise, tokenizer = checkpoint.process, checkpoint.tokenizer
     else:
         if adapter.lora:
             raise UserError("an adapter is for a model that is trained already: give it with --from")
-        noise, start = process_named("masked"), None
+        if not corpora:
+            raise UserError(f"{data} holds prompts and answers, to fine-tune a model on: give it with --from")
+        noise, start, tokenizer = process_named("masked"), None, None
         shape |= {"length": length, "causal": True if objective == "ar" else None, **(set_ or {})}
         model = _fresh(family or "dit", preset, corpora, trainer.seed, shape)
     length = model.length if length is None else length
-    loader = _loader(text, start_tokenizer, length, weights, wrap, trainer.seed)
+    loader = _loader(data, corpora, tokenizer, length, weights, wrap, trainer.seed)
     if process is not None or schedule is not None:
         noise = process_named(process or noise.name, schedule_named(schedule) if schedule else noise.schedule)
     loss = _objective(objective, process=noise, plan=plan, plan_steps=plan_steps, exact_counts=exact_counts)
@@ -164,7 +167,7 @@ def distill(
 
     Args:
         teacher: a checkpoint: a folder, a file, a bundled name or a hub name
-        data: folders made by `unmask prepare` with the teacher's tokenizer
+        data: folders made by `unmask prepare` with the teacher's tokenizer, or one .jsonl of prompts and answers
         weights: how often each of them is read relative to the others (default: every block equally often)
         length: tokens in a sequence (default: the model's)
         wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
@@ -245,17 +248,39 @@ def load_teacher(teacher: Checkpoint | str | Path) -> Checkpoint:
 
 
 def _opened(data: Corpora) -> list[ShardSet]:
-    return [ShardSet.open(folder) for folder in ([data] if isinstance(data, (str, Path)) else data)]
+    """The prepared corpora; none where it is a file of prompts and answers."""
+    several = [data] if isinstance(data, (str, Path)) else list(data)
+    if any(map(is_answers, several)):
+        if len(several) > 1:
+            raise UserError("one file of prompts and answers, or folders of `unmask prepare`: not both, not several")
+        return []
+    return [ShardSet.open(folder) for folder in several]
+
+
+def _loader(
+    data: Corpora, corpora: list[ShardSet], tokenizer: Tokenizer | None, length: int, weights: Sequence[float] | None,
+    wrap: bool, seed: int,
+) -> Data:  # fmt: skip
+    """Batches of the corpora, or of prompts and answers as the model's tokenizer spells them."""
+    if corpora:
+        return Loader(corpora, length, weights=weights, seed=seed, wrap=wrap)
+    [file] = [data] if isinstance(data, (str, Path)) else data
+    if weights is not None or wrap:
+        raise UserError(f"{file} holds prompts and answers, a row each: leave out weights and wrap")
+    if tokenizer is None:
+        raise UserError(f"the model has no tokenizer to read {file} with")
+    return Answers(file, tokenizer, length, seed=seed)
 
 
 def _with_text(
     source: Checkpoint, name: Any, data: Corpora, weights: Sequence[float] | None, length: int | None, wrap: bool,
     seed: int,
-) -> tuple[Checkpoint, Loader]:  # fmt: skip
+) -> tuple[Checkpoint, Data]:  # fmt: skip
     """The teacher and the text, if they belong together. A teacher without a tokenizer gets the text's."""
     corpora = _opened(data)
     _check_tokenizers(source, name, corpora)
-    loader = Loader(corpora, source.model.length if length is None else length, weights=weights, seed=seed, wrap=wrap)
+    length = source.model.length if length is None else length
+    loader = _loader(data, corpora, source.tokenizer, length, weights, wrap, seed)
     return dataclasses.replace(source, tokenizer=loader.tokenizer), loader
 
 
@@ -286,10 +311,9 @@ def _fresh(family: str, preset: str | None, corpora: list[ShardSet], seed: int, 
 
 
 def _started(
-    source: Any, corpora: list[ShardSet], objective: str, adapter: Lora, trainer: Trainer
-) -> tuple[Any, Process, dict[str, Any]]:
-    """The model and process of a checkpoint, if objective and corpora suit it, and what to remember of it."""
-    checkpoint = source if isinstance(source, Checkpoint) else load(source)
+    checkpoint: Checkpoint, source: Any, corpora: list[ShardSet], objective: str, adapter: Lora, trainer: Trainer
+) -> tuple[Any, dict[str, Any]]:
+    """The model of a checkpoint, if objective and corpora suit it, and what to remember of it."""
     name = "the model" if isinstance(source, Checkpoint) else source
     causal = is_causal(checkpoint.model)
     if causal and objective != "ar":
@@ -302,8 +326,8 @@ def _started(
         "weights": weights_hash(checkpoint.model), "step": checkpoint.provenance.get("step"),
     }  # fmt: skip
     if adapter.lora:
-        return adapted(checkpoint, adapter, trainer), checkpoint.process, about | {"lora": vars(adapter)}
-    return as_student(checkpoint.model), checkpoint.process, about
+        return adapted(checkpoint, adapter, trainer), about | {"lora": vars(adapter)}
+    return as_student(checkpoint.model), about
 
 
 def adapted(checkpoint: Checkpoint, adapter: Lora, trainer: Trainer) -> Any:
