@@ -211,6 +211,14 @@ def complete(where: str, family: str) -> Iterator[None]:
         raise UserError(f"{where} is no whole checkpoint of the family {family}: config.json lacks {error}") from error
 
 
+def check_mask_id(config: Mapping[str, Any], where: str) -> int:
+    """The state that a published config.json, or the tokenizer beside it, calls the mask."""
+    if type(mask := config.get("mask_token_id")) is not int:
+        raise UserError(f"{where} does not say which token is the mask: neither config.json (mask_token_id) nor "
+                        "the tokenizer (mask_token) names it")  # fmt: skip
+    return mask
+
+
 class DecoderFamily(Family):
     """What the families of such networks share."""
 
@@ -227,9 +235,7 @@ class DecoderFamily(Family):
             if config.get(name, right) not in (right, None):
                 raise UserError(f"{where} asks for {name} = {config[name]!r}, and the family {self.name} knows "
                                 f"{right!r} only: no published model of it differs")  # fmt: skip
-        if config.get("mask_token_id") is None:
-            raise UserError(f"{where} does not say which token is the mask: neither config.json (mask_token_id) nor "
-                            "the tokenizer (mask_token) names it")  # fmt: skip
+        check_mask_id(config, where)
 
     def shape_from(self, config: Mapping[str, Any], where: str) -> DecoderConfig:
         """The shape that a config.json in the words of Qwen and Llama tells."""

@@ -121,11 +121,18 @@ class Family:
         The model itself if it is that already, else a copy: the caller's stays as it is. Frozen weights that need no
         change, such as those below an adapter, are shared.
         """
-        ready = {id(w): w for w in model.parameters() if (w.dtype, w.device) == (dtype, device)}
-        if not model.training and len(ready) == len(list(model.parameters())):
+        weights = list(model.parameters())
+        ready = {id(w) for w in weights if (w.dtype, w.device) == (dtype, device)}
+        if not model.training and len(ready) == len(weights):
             return model
-        shared = {key: nn.Parameter(w.detach(), False) for key, w in ready.items() if not w.requires_grad}
-        return copy.deepcopy(model, shared).to(device, dtype).eval()
+
+        def moved(w: nn.Parameter) -> nn.Parameter:
+            if id(w) in ready and not w.requires_grad:
+                return nn.Parameter(w.detach(), False)
+            kind = dtype if w.is_floating_point() else w.dtype
+            return nn.Parameter(w.detach().to(device, kind, copy=True), w.requires_grad)  # not by way of a host copy
+
+        return copy.deepcopy(model, {id(w): moved(w) for w in weights}).to(device, dtype).eval()
 
     def onnx(self, model: Any) -> tuple[nn.Module, nn.Module]:
         """Body, token ids (R, L) -> features (R, L, D), and head, (M, D) -> logits, in float32 for torch's exporter."""
