@@ -71,7 +71,7 @@ def test_peft_reads_it_on_transformers_own_class(tuned, folder):
 
 
 def test_it_answers_a_chat_with_the_adapter_and_merged_alike(tuned, folder, tmp_path):
-    out, made = tuned
+    out, _ = tuned
     assert main(["convert", str(out), str(tmp_path / "whole"), "--merge"]) == 0
     loaded = {name: unmask.load(name) for name in (str(out), str(tmp_path / "whole"))}
     answers = [unmask.sample(one, chat="a", max_new=6, steps=6, seed=1, device="cpu").tokens for one in loaded.values()]
