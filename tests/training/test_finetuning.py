@@ -1,4 +1,4 @@
-"""LoRA on a published model: fine-tuned on chats, distilled, read by peft on transformers' own class, pushed nowhere."""
+"""LoRA on a published model: fine-tuned on chats, distilled, read by peft on transformers' own class."""
 
 import json
 

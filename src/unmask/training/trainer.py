@@ -34,7 +34,8 @@ from unmask.training.loop import Run
 # What may change between two sessions of one run: how it is watched, where and how spread out it is computed, and how
 # long it is to be. A model it started from is known by its weights.
 FREE = {
-    "trainer.micro_batch", "trainer.compile", "trainer.recompute", "trainer.device", "trainer.parallel", "trainer.eval_every",
+    "trainer.micro_batch", "trainer.compile", "trainer.recompute", "trainer.device", "trainer.parallel",
+    "trainer.eval_every",
     "trainer.eval_batches", "trainer.save_every", "trainer.log_every", "trainer.keep", "trainer.tensorboard",
     "trainer.progress", "trainer.steps", "objective.curriculum.rounds", "facts.teacher.source", "facts.from.source",
 }  # fmt: skip
