@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from torch import nn
@@ -20,15 +20,18 @@ from torch import nn
 from unmask.core.errors import UserError, unknown
 from unmask.models.family import plain
 from unmask.plans.plan import PLANS
-from unmask.server.ask import DraftAsked, draft_task
+from unmask.server.answers import Fault
+from unmask.server.ask import DraftAsked, draft_task, tokenizer_of
 from unmask.server.drafts import stream_drafts
-from unmask.server.engine import Engine, Refused
-from unmask.server.guard import Guard, error_body
+from unmask.server.engine import Engine, Refused, Task
+from unmask.server.guard import CLIENT_GONE, Guard, error_body
+from unmask.server.infill import InfillAsked, filled, infill_tasks
 from unmask.server.limits import LOCAL, Limits
-from unmask.server.wait import Gone, Texts, TimedOut
+from unmask.server.metrics import Requests, prometheus
+from unmask.server.openai import ChatAsked, CompletionAsked, Reply, chat_tasks, completion_tasks
+from unmask.server.wait import Gone, Texts, TimedOut, while_listening
 
 EVENTS = "text/event-stream"
-CLIENT_GONE = 499  # nobody reads it; it stands in the metrics
 
 
 def create_app(
@@ -48,10 +51,11 @@ def create_app(
     app = FastAPI(title="unmask", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.engines, app.state.limits = engines, limits
     _add_errors(app)
-    _add_routes(app, engines, limits)
+    requests = Requests()
+    _add_routes(app, engines, limits, requests)
     if page is not None:
         app.mount("/", StaticFiles(directory=page, html=True))
-    app.add_middleware(Guard, limits=limits, hosts=hosts, origins=origins, key=key)
+    app.add_middleware(Guard, limits=limits, requests=requests, hosts=hosts, origins=origins, key=key)
     return app
 
 
@@ -61,7 +65,7 @@ def engine_named(engines: Mapping[str, Engine], name: str) -> Engine:
     return engines[name]
 
 
-def _add_routes(app: FastAPI, engines: Mapping[str, Engine], limits: Limits) -> None:
+def _add_routes(app: FastAPI, engines: Mapping[str, Engine], limits: Limits, requests: Requests) -> None:
     began = int(time.time())
 
     @app.post("/v1/drafts")
@@ -70,6 +74,33 @@ def _add_routes(app: FastAPI, engines: Mapping[str, Engine], limits: Limits) -> 
         task = await asyncio.to_thread(draft_task, asked, engine.checkpoint, limits)
         texts = Texts(engine, [task], limits.timeout)
         return stream_of(texts, stream_drafts(texts, asked.model, task))
+
+    @app.post("/v1/completions")
+    async def completions(asked: CompletionAsked, request: Request) -> Response:
+        return await replied(asked, completion_tasks, request)
+
+    @app.post("/v1/chat/completions")
+    async def chat(asked: ChatAsked, request: Request) -> Response:
+        return await replied(asked, chat_tasks, request)
+
+    async def replied(asked: Any, tasks_of: Callable[..., list[Task]], request: Request) -> Response:
+        engine = engine_named(engines, asked.model)
+        tasks = await asyncio.to_thread(tasks_of, asked, engine.checkpoint, limits)
+        reply = Reply(asked, tasks, tokenizer_of(engine.checkpoint))
+        texts = Texts(engine, tasks, limits.timeout)
+        if asked.stream:
+            return stream_of(texts, reply.streamed(texts))
+        async with while_listening(request):
+            with texts:
+                return JSONResponse(await reply.whole(texts))
+
+    @app.post("/v1/infill")
+    async def infill(asked: InfillAsked, request: Request) -> Response:
+        engine = engine_named(engines, asked.model)
+        tasks = await asyncio.to_thread(infill_tasks, asked, engine.checkpoint, limits)
+        async with while_listening(request):
+            with Texts(engine, tasks, limits.timeout) as texts:
+                return JSONResponse(await filled(texts, asked, tasks))
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -83,6 +114,10 @@ def _add_routes(app: FastAPI, engines: Mapping[str, Engine], limits: Limits) -> 
     async def health() -> JSONResponse:
         alive = all(engine.alive for engine in engines.values())
         return JSONResponse({"status": "ok" if alive else "unavailable"}, 200 if alive else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return PlainTextResponse(prometheus(requests, engines), media_type="text/plain; version=0.0.4")
 
 
 def stream_of(texts: Texts, messages: AsyncIterator[str]) -> StreamingResponse:
@@ -136,6 +171,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(TimedOut)
     async def late(_: Request, error: TimedOut) -> JSONResponse:
         return answer(504, str(error))
+
+    @app.exception_handler(Fault)
+    async def failed(_: Request, error: Fault) -> JSONResponse:
+        return answer(500, str(error))
 
     @app.exception_handler(Gone)
     async def gone(_: Request, __: Gone) -> JSONResponse:

@@ -5,14 +5,17 @@ Nothing in a request names a file: plans come from the table of plans, models fr
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
+from unmask.data.tokenizer import Tokenizer
 from unmask.inference.categorical import Law
 from unmask.models.denoiser import states_of
 from unmask.plans.plan import make_plan
@@ -35,33 +38,48 @@ class Asked(BaseModel):
     plan: str | None = None
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
-    seed: int = Field(0, ge=-SEEDS, lt=SEEDS)
+    seed: int | None = Field(None, ge=-SEEDS, lt=SEEDS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_left_out(cls, said: Any) -> Any:
+        return {name: value for name, value in said.items() if value is not None} if isinstance(said, dict) else said
 
 
-class DraftAsked(Asked):
-    """One text, whose drafts are streamed."""
+class TemplateAsked(Asked):
+    """What is given, and what is blank."""
 
     prompt: str | None = None
     infill: str | None = None
     tokens: list[int | None] | None = None
     length: int | None = Field(None, ge=1)
+    seed: int = Field(0, ge=-SEEDS, lt=SEEDS)
+
+
+class DraftAsked(TemplateAsked):
+    """One text, whose drafts are streamed."""
+
     index: int = Field(0, ge=0, lt=SEEDS)
     alternatives: int = Field(0, ge=0)
 
 
 def how_of(asked: Asked, checkpoint: Checkpoint, limits: Limits) -> How:
-    """The settings of `sample` that a request asks for. Temperature 0 takes the likeliest token everywhere."""
+    """The settings of `sample` that a request asks for.
+
+    Temperature 0 takes the likeliest token everywhere. Without a seed a fresh one is drawn, which the answer tells.
+    """
     bounded("steps", asked.steps or 1, limits.max_steps)
     plan = None if asked.plan is None else make_plan(asked.plan)
     chosen, grid = plan_and_grid(checkpoint.process, plan, None, asked.steps)
     bounded("steps", grid.steps, limits.max_steps)
     law = Law(top_p=asked.top_p, top_k=1) if asked.temperature == 0 else Law(asked.temperature, asked.top_p)
-    how = How(checkpoint, chosen, grid, None, law, False, asked.seed, checkpoint.step_law, None)
+    seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
+    how = How(checkpoint, chosen, grid, None, law, False, seed, checkpoint.step_law, None)
     how.check()
     return how
 
 
-def template_of(asked: DraftAsked, checkpoint: Checkpoint) -> Tensor:
+def template_of(asked: TemplateAsked, checkpoint: Checkpoint) -> Tensor:
     """What is given and what is blank, as `sample` has it."""
     kinds = {"prompt": asked.prompt, "infill": asked.infill, "tokens": asked.tokens}
     if len(given := [name for name, value in kinds.items() if value is not None]) > 1:
@@ -76,13 +94,22 @@ def template_of(asked: DraftAsked, checkpoint: Checkpoint) -> Tensor:
     return template_L
 
 
+def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
+    """Whoever asks in words needs one."""
+    if checkpoint.tokenizer is None:
+        raise UserError("this model has no tokenizer, so it takes no text: give token ids to /v1/drafts or /v1/infill")
+    return checkpoint.tokenizer
+
+
 def ids_of(tokens: Sequence[int | None], checkpoint: Checkpoint) -> Tensor:
     """Token ids from a request, null where it is blank."""
     vocabulary = checkpoint.model.vocab_size
     if not tokens:
         raise UserError("tokens is empty: give token ids, null where it is blank")
-    if strange := [token for token in tokens if token is not None and not 0 <= token < vocabulary]:
-        raise UserError(f"tokens has the id {strange[0]}: give ids from 0 to {vocabulary - 1}, null where it is blank")
+    mask = checkpoint.model.mask_id
+    if strange := [one for one in tokens if one is not None and (one == mask or not 0 <= one < vocabulary)]:
+        but = "" if mask is None else f" but {mask}"
+        raise UserError(f"there is no token {strange[0]}: give ids from 0 to {vocabulary - 1}{but}, null for a blank")
     return torch.tensor([-1 if token is None else token for token in tokens])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unmask.server.limits import LOCAL, Limits
+from unmask.server.metrics import Requests
 
+CLIENT_GONE = 499  # nobody reads it; it stands in the metrics
 CLOSED = ("/v1/", "/metrics")  # what needs the key; the page does not
 
 
@@ -36,6 +39,7 @@ class Guard:
 
     app: ASGIApp
     limits: Limits
+    requests: Requests
     hosts: Sequence[str] = LOCAL  # * is any
     origins: Sequence[str] = ()  # beside the server's own, such as https://example.org; * is any
     key: str | None = None
@@ -45,16 +49,26 @@ class Guard:
             return await self.app(scope, receive, send)
         if scope["type"] != "http":  # there are no websockets here
             return None
-        send = self._in_time(send)
+        began, status = time.perf_counter(), 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await self._send(send, message)
+
+        self.requests.running += 1
         try:
             headers = Headers(scope=scope)
             self._check(headers, scope["path"])
             body = await self._body(headers, receive)
+            await self.app(scope, _with_body(body, receive), counted)
         except Denied as denied:
-            return await _answer(send, denied)
+            await _answer(counted, denied)
         except ConnectionError:
-            return None
-        await self.app(scope, _with_body(body, receive), send)
+            status = CLIENT_GONE
+        finally:
+            self.requests.running -= 1
+            self.requests.done(scope["path"], status or 500, time.perf_counter() - began)
 
     def _check(self, headers: Headers, path: str) -> None:
         host = _name("//" + headers.get("host", ""))
@@ -91,17 +105,13 @@ class Guard:
             raise Denied(408, f"the request was not sent within {self.limits.patience:g} s") from None
         return b"".join(parts)
 
-    def _in_time(self, send: Send) -> Send:
+    async def _send(self, send: Send, message: Message) -> None:
         """A client that does not take what it is sent is let go."""
-
-        async def sent(message: Message) -> None:
-            try:
-                async with asyncio.timeout(self.limits.patience):
-                    await send(message)
-            except TimeoutError:
-                raise ConnectionError("the client does not take its answer") from None
-
-        return sent
+        try:
+            async with asyncio.timeout(self.limits.patience):
+                await send(message)
+        except TimeoutError:
+            raise ConnectionError("the client does not take its answer") from None
 
 
 def _name(netloc: str) -> str:

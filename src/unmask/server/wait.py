@@ -24,7 +24,7 @@ class Texts:
         loop, self.timeout = asyncio.get_running_loop(), timeout
         self.deadline = time.monotonic() + timeout
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        self._open = len(tasks)
+        self._open = set(range(len(tasks)))
 
         def sink(number: int) -> Sink:
             def put(event: Event) -> None:
@@ -45,9 +45,8 @@ class Texts:
 
     def leave(self, number: int) -> None:
         """Nothing more of this text is wanted."""
-        if not self.tickets[number].cancelled:
-            self.tickets[number].cancel()
-            self._open -= 1
+        self.tickets[number].cancel()
+        self._open.discard(number)
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
         """(number of the text, event) until every text is done, has failed, or was left."""
@@ -57,10 +56,10 @@ class Texts:
                     number, event = await self._events.get()
             except TimeoutError:
                 raise TimedOut(f"not done within {self.timeout:g} s: ask for less, or later") from None
-            if self.tickets[number].cancelled:
+            if number not in self._open:
                 continue
             if isinstance(event, Finished | Failed):
-                self._open -= 1
+                self._open.discard(number)
             yield number, event
 
 

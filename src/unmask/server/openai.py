@@ -1,0 +1,236 @@
+"""Completions and chat as OpenAI's clients ask for them and read them."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.core.errors import UserError
+from unmask.data.tokenizer import Tokenizer
+from unmask.server.answers import Answer, Fault, written
+from unmask.server.ask import Asked, how_of, ids_of, tokenizer_of
+from unmask.server.drafts import finite, message, piece
+from unmask.server.engine import Change, Task
+from unmask.server.guard import error_body
+from unmask.server.limits import ALTERNATIVES, STOP, STOPS, Limits, bounded
+from unmask.server.wait import Texts, TimedOut
+
+Ids = Annotated[list[int], Field(min_length=1)]
+ANSWER = 512  # tokens of an answer in a chat where nobody says
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    include_usage: bool = False
+
+
+class OpenAIAsked(Asked):
+    """What both ways of asking have."""
+
+    n: int = Field(1, ge=1)
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    stop: str | list[str] = Field(default_factory=list)
+    user: str | None = None  # the client's own note
+    frequency_penalty: float = Field(0.0, ge=0, le=0)  # clients send the zeros of what they do not use
+    presence_penalty: float = Field(0.0, ge=0, le=0)
+
+    @property
+    def stops(self) -> list[str]:
+        stops = [self.stop] if isinstance(self.stop, str) else self.stop
+        bounded("the number of stop strings", len(stops), STOPS)
+        bounded("the length of a stop string", max(map(len, stops), default=0), STOP)
+        if "" in stops:
+            raise UserError("a stop string is empty: leave it out")
+        return stops
+
+
+class CompletionAsked(OpenAIAsked):
+    """A continuation of a text, or what goes between a text and its `suffix`."""
+
+    prompt: str | list[str] | Ids | list[Ids] = ""
+    suffix: str | None = None
+    max_tokens: int = Field(16, ge=1)
+    logprobs: int | None = Field(None, ge=0)
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part]
+
+    def plain(self) -> dict[str, str]:
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return {"role": self.role, "content": text}
+
+
+class ChatAsked(OpenAIAsked):
+    """An answer to a conversation."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int = Field(0, ge=0)
+
+
+def completion_tasks(asked: CompletionAsked, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
+    """A task for every choice: choice i is sample i of a call of `sample` with this seed."""
+    tokenizer = tokenizer_of(checkpoint)
+    given = asked.prompt
+    prompts: Sequence[str | list[int]] = [given] if isinstance(given, str) else _several(given)
+    tail = tokenizer.encode(asked.suffix) if asked.suffix else []
+    heads = [tokenizer.encode(one) if isinstance(one, str) else one for one in prompts]
+    return _tasks(asked, checkpoint, limits, heads, tail, asked.max_tokens, asked.logprobs or 0)
+
+
+def _several(given: Sequence[Any]) -> Sequence[str | list[int]]:
+    """Several prompts; a list of numbers is one."""
+    if not given:
+        raise UserError("prompt is an empty list: give a text, or several")
+    return [list(given)] if isinstance(given[0], int) else given
+
+
+def chat_tasks(asked: ChatAsked, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
+    """A task for every choice of an answer to a conversation."""
+    if asked.top_logprobs and not asked.logprobs:
+        raise UserError("top_logprobs goes with logprobs: true")
+    head = chat_ids([one.plain() for one in asked.messages], checkpoint)
+    said = asked.max_completion_tokens or asked.max_tokens
+    room = checkpoint.model.length - len(head)
+    if said is None and room < 1:
+        raise UserError(f"the conversation has {len(head)} tokens, the model takes {checkpoint.model.length}")
+    return _tasks(asked, checkpoint, limits, [head], [], said or min(room, ANSWER), asked.top_logprobs)
+
+
+def chat_ids(messages: list[dict[str, str]], checkpoint: Checkpoint) -> list[int]:
+    """The conversation as tokens, up to where the answer begins, by the `chat` of the model's tokenizer."""
+    chat = getattr(checkpoint.tokenizer, "chat", None)
+    if chat is None:
+        raise UserError("this model has no chat template: it continues texts, so ask /v1/completions")
+    ids: list[int] = chat(messages)
+    return ids
+
+
+def _tasks(
+    asked: OpenAIAsked, checkpoint: Checkpoint, limits: Limits, heads: Sequence[list[int]], tail: list[int],
+    blanks: int, alternatives: int,
+) -> list[Task]:  # fmt: skip
+    bounded("the number of texts", len(heads) * asked.n, limits.max_texts)
+    bounded("logprobs", alternatives, ALTERNATIVES)
+    how, longest = how_of(asked, checkpoint, limits), checkpoint.model.length
+    watch = bool(asked.stream or asked.stops or alternatives or isinstance(asked, ChatAsked))
+    tasks: list[Task] = []
+    for head in heads:
+        given = len(head) + len(tail)
+        if given + blanks > longest:
+            raise UserError(f"this model's maximum context length is {longest} tokens: {given} are given, and {blanks} "
+                            "are to come (max_tokens)")  # fmt: skip
+        template_L = ids_of([*head, *[None] * blanks, *tail], checkpoint)
+        tasks += [Task(how, len(tasks) + i, template_L, watch, alternatives) for i in range(asked.n)]
+    return tasks
+
+
+# --- what is said ----------------------------------------------------------------------------------------------------
+
+
+class Reply:
+    """The answers to one request, in OpenAI's form: whole, or bit by bit."""
+
+    def __init__(self, asked: CompletionAsked | ChatAsked, tasks: Sequence[Task], tokenizer: Tokenizer) -> None:
+        self.asked, self.tasks, self.tokenizer = asked, tasks, tokenizer
+        self.chat = isinstance(asked, ChatAsked)
+        self.answers = [Answer.of(task, tokenizer, asked.stops) for task in tasks]
+        self.sent = [0] * len(tasks)  # tokens whose laws were sent
+        self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{secrets.token_hex(12)}"
+        self.created = int(time.time())
+
+    async def whole(self, texts: Texts) -> dict[str, Any]:
+        """Everything at once."""
+        async for _ in written(texts, self.answers):
+            pass
+        choices = [self._choice(number, answer.text, whole=True) for number, answer in enumerate(self.answers)]
+        kind = "chat.completion" if self.chat else "text_completion"
+        return {**self._head(kind, choices), "usage": self._usage(), "unmask": self._about()}
+
+    async def streamed(self, texts: Texts) -> AsyncIterator[str]:
+        """A message for every beginning that has settled further."""
+        kind = "chat.completion.chunk" if self.chat else "text_completion"
+        usage: dict[str, Any] = {"usage": None} if self.asked.stream_options.include_usage else {}
+        try:
+            if self.chat:
+                for number in range(len(self.tasks)):
+                    first = {"index": number, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+                    yield message({**self._head(kind, [first]), **usage})
+            async for number, delta in written(texts, self.answers):
+                yield message({**self._head(kind, [self._choice(number, delta, whole=False)]), **usage})
+            if usage:
+                yield message({**self._head(kind, []), "usage": self._usage(), "unmask": self._about()})
+            yield message("[DONE]")
+        except (TimedOut, Fault, UserError) as error:
+            yield message(error_body(str(error), 400 if isinstance(error, UserError) else 500))
+
+    def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.asked.model}
+        return {**head, "choices": choices}
+
+    def _choice(self, number: int, text: str, whole: bool) -> dict[str, Any]:
+        answer = self.answers[number]
+        said: dict[str, Any] = {"index": number, "finish_reason": answer.reason, "logprobs": self._laws(number)}
+        if not self.chat:
+            return {**said, "text": text}
+        return {**said, "message": {"role": "assistant", "content": text}} if whole else {
+            **said, "delta": {"content": text} if text else {},
+        }  # fmt: skip
+
+    def _laws(self, number: int) -> dict[str, Any] | None:
+        """The log-probabilities of the tokens that are new."""
+        if self.asked.logprobs is None or self.asked.logprobs is False:
+            return None
+        answer, first = self.answers[number], self.sent[number]
+        self.sent[number] = last = answer.shown()
+        changes = answer.changes(first, last)
+        if self.chat:
+            return {"content": [self._law(change) for change in changes], "refusal": None}
+        pieces = [self._piece(change.token) for change in changes]
+        offsets = [len(self.tokenizer.decode(answer.tokens[:count])) for count in range(first, last)]
+        likeliest = [{self._piece(token): math.log(p) for token, p in reversed(one.alternatives)} for one in changes]
+        return {
+            "tokens": pieces, "token_logprobs": [finite(one.log_prob) for one in changes], "text_offset": offsets,
+            "top_logprobs": likeliest if self.asked.logprobs else None,
+        }  # fmt: skip
+
+    def _law(self, change: Change) -> dict[str, Any]:
+        def one(token: int, log_prob: float) -> dict[str, Any]:
+            text = self._piece(token)
+            return {"token": text, "logprob": finite(log_prob), "bytes": list(text.encode())}
+
+        return {
+            **one(change.token, change.log_prob),
+            "top_logprobs": [one(token, math.log(p)) for token, p in change.alternatives],
+        }
+
+    def _piece(self, token: int) -> str:
+        return piece(self.tokenizer, token) or ""
+
+    def _usage(self) -> dict[str, int]:
+        prompts = self.tasks[:: self.asked.n]
+        given = sum(int((task.given_L >= 0).sum()) for task in prompts)
+        new = sum(answer.shown() for answer in self.answers)
+        return {"prompt_tokens": given, "completion_tokens": new, "total_tokens": given + new}
+
+    def _about(self) -> dict[str, Any]:
+        """What OpenAI's form has no place for: the seed with which the same request gives the same texts again."""
+        return {"seed": self.tasks[0].how.seed, "nfe": [answer.nfe for answer in self.answers]}
