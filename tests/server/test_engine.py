@@ -20,6 +20,7 @@ from unmask.plans.plan import make_plan
 from unmask.sampling.drafts import How
 from unmask.sampling.verbs import plan_and_grid
 from unmask.server.engine import Engine, Failed, Finished, Refused, Stepped, Task
+from unmask.server.limits import Limits
 
 PLANS = ["golden", "iid", "left_to_right", "confidence", "entropy", "stride", "blocks"]
 
@@ -166,7 +167,7 @@ def test_a_text_that_nobody_wants_frees_its_slot(checkpoint):
 
 
 def test_a_full_queue_refuses_and_an_ending_engine_finishes_what_it_took(checkpoint):
-    engine, inbox = Engine(checkpoint, "tiny", torch.device("cpu"), batch=1, queue=3), Inbox()
+    engine, inbox = Engine(checkpoint, "tiny", torch.device("cpu"), batch=1, limits=Limits(max_queue=3)), Inbox()
     task = Wish(48, 0, 48, "golden", 1, 1, 0, 0).task(checkpoint)
     with pytest.raises(Refused, match="shutting down"):
         engine.submit(task, inbox.sink("early"))

@@ -123,7 +123,7 @@ def sample(
     law = Law(temperature, top_p, top_k, "fp32" if draw == LEGACY else draw)
     remask = Remask(remask, eta) if isinstance(remask, str) else remask
     own = block_of(checkpoint.model) if plan is None and block_size is None else block_size
-    chosen, made = plan_and_grid(checkpoint.process, _chosen(plan, own, threshold), grid, steps)
+    chosen, made = plan_and_grid(checkpoint.process, chosen_plan(plan, own, threshold), grid, steps)
     law_of_step = make_step_law(step_law or checkpoint.step_law)
     spell: Any = "answer" if chat is not None else "to_end" if max_new is not None else "all"
     kept = _caching(checkpoint, cache, refresh)
@@ -179,7 +179,7 @@ def how_many(n: int | None, *each: object) -> int:
     return max(counts, default=1) if n is None else n
 
 
-def _chosen(plan: str | Plan | None, block_size: int | None, threshold: float | None) -> Plan | None:
+def chosen_plan(plan: str | Plan | None, block_size: int | None, threshold: float | None) -> Plan | None:
     """A plan with its own settings; None: the process's own."""
     if plan is None and block_size is None and threshold is None:
         return None

@@ -33,7 +33,7 @@ class Answer:
     stops: Sequence[str] = ()
     settles: bool = True  # a token that is drawn stays; else all is open until the end
     drawn: dict[int, Change] = field(default_factory=dict)
-    tokens: list[int] = field(default_factory=list)  # settled, without the end of the document
+    tokens: list[int] = field(default_factory=list)  # settled, without what ends an answer
     text: str = ""  # what may be sent
     reason: Literal["stop", "length"] | None = None
     nfe: int = 0
@@ -62,7 +62,7 @@ class Answer:
 
     def _settle(self, last: bool) -> None:
         while (at := self.start + len(self.tokens)) < self.end and at in self.drawn:
-            if self.drawn[at].token == self.tokenizer.eos_id:
+            if self.drawn[at].token in self.tokenizer.stop_ids:
                 self.reason = "stop"
                 break
             self.tokens.append(self.drawn[at].token)

@@ -16,12 +16,12 @@ from torch import Tensor
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
+from unmask.inference.cache import block_of
 from unmask.inference.categorical import Law
 from unmask.models.denoiser import states_of
-from unmask.plans.plan import make_plan
 from unmask.sampling.drafts import How
 from unmask.sampling.infill import templates
-from unmask.sampling.verbs import plan_and_grid
+from unmask.sampling.verbs import chosen_plan, plan_and_grid
 from unmask.server.engine import Task
 from unmask.server.limits import ALTERNATIVES, Limits, bounded
 
@@ -36,6 +36,8 @@ class Asked(BaseModel):
     model: str
     steps: int | None = Field(None, ge=1)
     plan: str | None = None
+    block_size: int | None = Field(None, ge=1)
+    threshold: float | None = Field(None, gt=0)
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
     seed: int | None = Field(None, ge=-SEEDS, lt=SEEDS)
@@ -66,20 +68,26 @@ class DraftAsked(TemplateAsked):
 def how_of(asked: Asked, checkpoint: Checkpoint, limits: Limits) -> How:
     """The settings of `sample` that a request asks for.
 
-    Temperature 0 takes the likeliest token everywhere. Without a seed a fresh one is drawn, which the answer tells.
+    Without a seed a fresh one is drawn, which the answer tells.
     """
     bounded("steps", asked.steps or 1, limits.max_steps)
-    plan = None if asked.plan is None else make_plan(asked.plan)
+    own = block_of(checkpoint.model) if asked.plan is None and asked.block_size is None else asked.block_size
+    plan = chosen_plan(asked.plan, own, asked.threshold)
     chosen, grid = plan_and_grid(checkpoint.process, plan, None, asked.steps)
     bounded("steps", grid.steps, limits.max_steps)
-    law = Law(top_p=asked.top_p, top_k=1) if asked.temperature == 0 else Law(asked.temperature, asked.top_p)
+    law = Law(asked.temperature, asked.top_p)
     seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
     how = How(checkpoint, chosen, grid, None, law, False, seed, checkpoint.step_law, None)
     how.check()
     return how
 
 
-def template_of(asked: TemplateAsked, checkpoint: Checkpoint) -> Tensor:
+def longest(checkpoint: Checkpoint, limits: Limits) -> int:
+    """The most tokens of a text of this model."""
+    return min(checkpoint.model.length, limits.max_length)
+
+
+def template_of(asked: TemplateAsked, checkpoint: Checkpoint, limits: Limits) -> Tensor:
     """What is given and what is blank, as `sample` has it."""
     kinds = {"prompt": asked.prompt, "infill": asked.infill, "tokens": asked.tokens}
     if len(given := [name for name, value in kinds.items() if value is not None]) > 1:
@@ -88,7 +96,7 @@ def template_of(asked: TemplateAsked, checkpoint: Checkpoint) -> Tensor:
     if asked.tokens is not None:
         infill = ids_of(asked.tokens, checkpoint)
     (template_L,) = templates(
-        1, longest=checkpoint.model.length, states=states_of(checkpoint.model), tokenizer=checkpoint.tokenizer,
+        1, longest=longest(checkpoint, limits), states=states_of(checkpoint.model), tokenizer=checkpoint.tokenizer,
         length=asked.length, prompt=asked.prompt, infill=infill,
     )  # fmt: skip
     return template_L
@@ -117,4 +125,4 @@ def draft_task(asked: DraftAsked, checkpoint: Checkpoint, limits: Limits) -> Tas
     """The one task of a stream of drafts."""
     bounded("alternatives", asked.alternatives, ALTERNATIVES)
     how = how_of(asked, checkpoint, limits)
-    return Task(how, asked.index, template_of(asked, checkpoint), watch=True, alternatives=asked.alternatives)
+    return Task(how, asked.index, template_of(asked, checkpoint, limits), watch=True, alternatives=asked.alternatives)

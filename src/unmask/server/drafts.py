@@ -10,6 +10,7 @@ from typing import Any
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.data.tokenizer import Tokenizer
+from unmask.plans.plan import by_threshold
 from unmask.server.engine import Change, Failed, Finished, Stepped, Task
 from unmask.server.wait import Texts, TimedOut
 
@@ -35,6 +36,12 @@ def total(log_q: list[float]) -> float | None:
     return finite(math.fsum(log_q)) if all(map(math.isfinite, log_q)) else None
 
 
+def _steps(task: Task) -> int:
+    """The steps of a text, at most: a plan that goes by a threshold may take one for each blank."""
+    by_itself = task.how.plan is not None and by_threshold(task.how.plan)
+    return int((task.given_L < 0).sum()) if by_itself else task.how.grid.steps
+
+
 async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[str]:
     """Every message of a stream."""
     checkpoint, tokenizer = task.how.checkpoint, task.how.checkpoint.tokenizer
@@ -42,7 +49,7 @@ async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[st
     yield message({
         "type": "start", "length": len(given), "tokens": [None if token < 0 else token for token in given],
         "texts": [None if token < 0 else piece(tokenizer, token) for token in given],
-        "given": [token >= 0 for token in given], "steps": task.how.grid.steps,
+        "given": [token >= 0 for token in given], "steps": _steps(task),
         "plan": task.how.plan.name if task.how.plan else None, "model": name,
     })  # fmt: skip
     try:

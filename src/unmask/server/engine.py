@@ -26,6 +26,8 @@ from unmask.core.errors import UserError
 from unmask.inference.ready import Precision, Ready, make_ready, usual_batch
 from unmask.plans.moves import Move
 from unmask.sampling.drafts import Draft, Drawn, How, check_law, new_table, start_draft, take_step
+from unmask.sampling.infill import USUAL_LENGTH
+from unmask.server.limits import Limits
 
 CROWD = 4  # texts under way for each that fits into a forward
 
@@ -136,9 +138,11 @@ class Engine:
 
     def __init__(
         self, checkpoint: Checkpoint, name: str, place: torch.device, *, precision: Precision = "auto",
-        compile: bool = False, batch: int | None = None, queue: int = 256,
+        compile: bool = False, batch: int | None = None, limits: Limits | None = None,
     ) -> None:  # fmt: skip
-        self.checkpoint, self.name, self.queue = checkpoint, name, queue
+        limits = limits or Limits()
+        self.checkpoint, self.name, self.queue = checkpoint, name, limits.max_queue
+        self.length = min(checkpoint.model.length, limits.max_length)
         self.ready: Ready = make_ready(checkpoint.model, place, precision, compile)
         self.batch = batch or usual_batch(self.ready.model, self.ready.device)
         self.counts = Counts()
@@ -197,7 +201,7 @@ class Engine:
 
     @torch.inference_mode()
     def _run(self) -> None:
-        table = new_table(self.ready, self.slots, self.checkpoint.model.length)
+        table = new_table(self.ready, self.slots, self.length)
         while True:
             with self._wake:
                 while not (self.live or self._pending or self._closing):
@@ -246,7 +250,7 @@ class Engine:
 
     def _forwards(self) -> list[list[_Live]]:
         """The texts under way, those of a length together, in parts that fit into a forward."""
-        most = self.batch * self.checkpoint.model.length
+        most = self.batch * min(self.length, USUAL_LENGTH)
         parts: list[list[_Live]] = []
         room = 0
         for one in sorted(self.live.values(), key=lambda one: one.draft.length):

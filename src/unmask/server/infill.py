@@ -29,7 +29,7 @@ class InfillAsked(TemplateAsked):
 def infill_tasks(asked: InfillAsked, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
     """A task for every way of filling it."""
     bounded("n", asked.n, limits.max_texts)
-    how, template_L = how_of(asked, checkpoint, limits), template_of(asked, checkpoint)
+    how, template_L = how_of(asked, checkpoint, limits), template_of(asked, checkpoint, limits)
     return [Task(how, index, template_L) for index in range(asked.n)]
 
 

@@ -16,6 +16,7 @@ class Limits:
     """Bounds of what one request may ask for, and of how long things may take.
 
     Limits:
+        max_length: the most tokens of a text, given ones counted, of models that take more
         max_steps: the most steps of a text
         max_texts: the most texts that one request may ask for
         max_body: the most bytes of a request
@@ -25,6 +26,7 @@ class Limits:
         grace: seconds that running requests have to finish when the server is stopped
     """
 
+    max_length: int = 4096
     max_steps: int = 1024
     max_texts: int = 16
     max_body: int = 2**20

@@ -33,15 +33,20 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(app: FastAPI, listening: socket.socket, limits: Limits) -> None:
-    """Serve until SIGINT or SIGTERM, then finish what runs; a second signal ends at once."""
-    _allow_many_files()
+def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
+    """What serves the app."""
     config = uvicorn.Config(
         app, http=_patient(limits.patience), ws="none", lifespan="on", log_level="warning", access_log=False,
         timeout_graceful_shutdown=int(limits.grace) + 1, backlog=BACKLOG, server_header=False,
     )  # fmt: skip
+    return uvicorn.Server(config)
+
+
+def run(app: FastAPI, listening: socket.socket, limits: Limits) -> None:
+    """Serve until SIGINT or SIGTERM, then finish what runs; a second signal ends at once."""
+    _allow_many_files()
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again once all is finished
-        uvicorn.Server(config).run(sockets=[listening])
+        make_server(app, limits).run(sockets=[listening])
 
 
 def _patient(patience: float) -> type[Any]:

@@ -14,7 +14,7 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.server.answers import Answer, Fault, written
-from unmask.server.ask import Asked, how_of, ids_of, tokenizer_of
+from unmask.server.ask import Asked, how_of, ids_of, longest, tokenizer_of
 from unmask.server.drafts import finite, message, piece
 from unmask.server.engine import Change, Task
 from unmask.server.guard import error_body
@@ -22,7 +22,7 @@ from unmask.server.limits import ALTERNATIVES, STOP, STOPS, Limits, bounded
 from unmask.server.wait import Texts, TimedOut
 
 Ids = Annotated[list[int], Field(min_length=1)]
-ANSWER = 512  # tokens of an answer in a chat where nobody says
+ANSWER = 128  # tokens of an answer in a chat where nobody says, as `sample` has it
 
 
 class StreamOptions(BaseModel):
@@ -107,21 +107,10 @@ def chat_tasks(asked: ChatAsked, checkpoint: Checkpoint, limits: Limits) -> list
     """A task for every choice of an answer to a conversation."""
     if asked.top_logprobs and not asked.logprobs:
         raise UserError("top_logprobs goes with logprobs: true")
-    head = chat_ids([one.plain() for one in asked.messages], checkpoint)
+    head = checkpoint.chat([one.plain() for one in asked.messages])
     said = asked.max_completion_tokens or asked.max_tokens
-    room = checkpoint.model.length - len(head)
-    if said is None and room < 1:
-        raise UserError(f"the conversation has {len(head)} tokens, the model takes {checkpoint.model.length}")
+    room = max(1, longest(checkpoint, limits) - len(head))
     return _tasks(asked, checkpoint, limits, [head], [], said or min(room, ANSWER), asked.top_logprobs)
-
-
-def chat_ids(messages: list[dict[str, str]], checkpoint: Checkpoint) -> list[int]:
-    """The conversation as tokens, up to where the answer begins, by the `chat` of the model's tokenizer."""
-    chat = getattr(checkpoint.tokenizer, "chat", None)
-    if chat is None:
-        raise UserError("this model has no chat template: it continues texts, so ask /v1/completions")
-    ids: list[int] = chat(messages)
-    return ids
 
 
 def _tasks(
@@ -130,13 +119,13 @@ def _tasks(
 ) -> list[Task]:  # fmt: skip
     bounded("the number of texts", len(heads) * asked.n, limits.max_texts)
     bounded("logprobs", alternatives, ALTERNATIVES)
-    how, longest = how_of(asked, checkpoint, limits), checkpoint.model.length
+    how, most = how_of(asked, checkpoint, limits), longest(checkpoint, limits)
     watch = bool(asked.stream or asked.stops or alternatives or isinstance(asked, ChatAsked))
     tasks: list[Task] = []
     for head in heads:
         given = len(head) + len(tail)
-        if given + blanks > longest:
-            raise UserError(f"this model's maximum context length is {longest} tokens: {given} are given, and {blanks} "
+        if given + blanks > most:
+            raise UserError(f"this model's maximum context length is {most} tokens: {given} are given, and {blanks} "
                             "are to come (max_tokens)")  # fmt: skip
         template_L = ids_of([*head, *[None] * blanks, *tail], checkpoint)
         tasks += [Task(how, len(tasks) + i, template_L, watch, alternatives) for i in range(asked.n)]

@@ -59,14 +59,14 @@ def serve(
     """
     engines = make_engines(
         model or {"pocket": "pocket"}, batch=batch, device=device, precision=precision, compile=compile,
-        queue=limits.max_queue,
+        limits=limits,
     )  # fmt: skip
     run_server(engines, limits, host=host, port=port, hosts=hosts, origins=origins, key=read_key(key_file))
 
 
 def make_engines(
     models: Mapping[str, Checkpoint | str | Path], *, batch: int | None = None, device: str = "auto",
-    precision: Precision = "auto", compile: bool = False, queue: int = Limits.max_queue,
+    precision: Precision = "auto", compile: bool = False, limits: Limits | None = None,
 ) -> dict[str, Engine]:  # fmt: skip
     """An engine for every model, by name."""
     place, engines = pick_device(device), {}
@@ -76,7 +76,7 @@ def make_engines(
         checkpoint = source if isinstance(source, Checkpoint) else load(source)
         check_denoiser(checkpoint.model)
         engines[name] = Engine(
-            checkpoint, name, place, precision=precision, compile=compile, batch=batch, queue=queue
+            checkpoint, name, place, precision=precision, compile=compile, batch=batch, limits=limits
         )  # fmt: skip
     return engines
 
