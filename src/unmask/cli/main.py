@@ -118,6 +118,9 @@ BENCHES = {
         "our distillation step against the plain one: speed and memory",
         "unmask.bench.distill:distill", plugins=False, smaller=f"{_BATCH} or --length",
     ),
+    "llada": Verb(
+        "LLaDA's published generate against ours, at full size", "unmask.bench.llada:llada", plugins=False
+    ),
     "plans": Verb(
         "every plan's own error on sources whose law is known exactly", "unmask.bench.plans:plans", plugins=False
     ),

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from unmask.core.devices import to_device
 from unmask.core.errors import UserError, unknown
 from unmask.inference.ready import Ready, graph_of
 
@@ -129,11 +130,11 @@ class Memory:
         self.ready.rows += len(row_R)
         self.computed += int((last_R - first_R).sum())
         self.whole += len(row_R) * self.length
-        at_RQ = at_RQ.to(z_SL.device)
+        at_RQ = to_device(at_RQ, z_SL.device)
         if self._all(row_R):
             self._everybody(z_SL.gather(1, at_RQ), at_RQ)
         else:
-            row_R = row_R.to(z_SL.device)
+            row_R = to_device(row_R, z_SL.device)
             self._run(z_SL[row_R].gather(1, at_RQ), at_RQ, row_R)
 
     def _all(self, row_R: Tensor) -> bool:
@@ -141,7 +142,7 @@ class Memory:
 
     def _everybody(self, z_SQ: Tensor, at_SQ: Tensor) -> None:
         """A forward of the whole table; where the network is compiled for a GPU, replayed as a CUDA graph."""
-        if not (self.ready.compiled and z_SQ.is_cuda):
+        if not self.ready.graphs:
             self._run(z_SQ, at_SQ, None)
             return
         now_2SQ, Q = torch.stack([z_SQ, at_SQ]), z_SQ.shape[1]

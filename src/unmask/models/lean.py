@@ -48,7 +48,7 @@ class Lean:
         self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
     ) -> Tensor:
         model = self.model
-        x_RQD, turn, seen = model.opened(z, visible, at)
+        x_RQD, turn, seen = model.opened(z.clone() if z.is_floating_point() else z, visible, at)
         cos, sin = (part.unsqueeze(-2) for part in turn)
         for layer in model.model.layers:
             x_RQD = self._layer(layer, x_RQD, cos, sin, seen, cache)
@@ -76,8 +76,9 @@ def _norm(norm: Any, x: Tensor) -> Tensor:
 
 
 def _add(x_RQD: Tensor, y_RQF: Tensor, product: nn.Linear) -> Tensor:
-    """x + y W', one kernel."""
-    return torch.addmm(x_RQD.flatten(0, 1), y_RQF.flatten(0, 1), product.weight.T).view_as(x_RQD)
+    """x + y W', one kernel; in place, which spares a copy, where nobody wants gradients."""
+    into = None if torch.is_grad_enabled() else x_RQD.flatten(0, 1)
+    return torch.addmm(x_RQD.flatten(0, 1), y_RQF.flatten(0, 1), product.weight.T, out=into).view_as(x_RQD)
 
 
 def turned(q_RQHE: Tensor, k_RQHE: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

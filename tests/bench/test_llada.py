@@ -1,0 +1,67 @@
+"""`unmask bench llada`: its plain side is the published algorithm, and what fails in one part stops no other."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from unmask.bench import llada as bench
+from unmask.bench.plain_llada import plain_generate
+from unmask.checkpoint.io import load
+from unmask.cli.main import run
+
+FOLDER = Path(__file__).parents[1] / "assets/published/llada"
+
+
+@pytest.mark.parametrize("name", ["greedy_one_row", "greedy_uneven_quota", "greedy_single_block", "seeded_temperature"])
+def test_plain_is_the_published_algorithm(name):
+    """On the prompt that has no padding, of which plain knows nothing; with its noise where it draws."""
+    reference, model = np.load(FOLDER / "reference.npz"), load(FOLDER).model
+    run = next(run for run in json.loads(str(reference["meta"]))["generation"] if run["name"] == name)
+    prompts, how = torch.tensor(reference["gen_prompts"])[:1], run["args"]
+    with torch.random.fork_rng():
+        torch.manual_seed(run["seed"])
+        ours = plain_generate(
+            model, model, prompts, how["gen_length"], how["steps"], how["block_length"], how["temperature"]
+        )
+    assert torch.equal(ours, torch.tensor(reference[f"gen_{name}_out"])[:1])
+
+
+@pytest.fixture
+def small(monkeypatch):
+    for name, value in {"BATCHES": (2,), "TEMPERATURES": (1.0,), "STEPS": (32,), "TOKENS": (8,)}.items():
+        monkeypatch.setattr(bench, name, value)
+
+
+def test_the_bench_runs_in_miniature(small, tmp_path, capsys):
+    pytest.importorskip("peft")
+    run(["bench", "llada", "--size", "tiny", "--device", "cpu", "--out", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["errors"] == {}
+    names = {line["name"] for line in found["lines"]}
+    assert {"weights read once", "plain", "ours, golden", "cached block step, body"} <= names
+    assert any("LoRA" in name for name in names)
+    rows = {row["name"]: row for row in found["lines"]}
+    for ratio in found["ratios"]:
+        plain, ours = rows["plain"]["ms_a_forward"], rows[ratio["name"]]["ms_a_forward"]
+        assert ratio["faster a forward than plain"] == pytest.approx(plain / ours)
+    assert "x the time to read the weights once" in capsys.readouterr().out
+
+
+def test_a_part_that_fails_is_said_and_the_next_goes_on(small, tmp_path, monkeypatch, capsys):
+    def no_cache(_):
+        raise ValueError("no such kernel")
+
+    monkeypatch.setattr(bench, "no_cache", no_cache)
+    run(["bench", "llada", "--size", "tiny", "--device", "cpu", "--out", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert list(found["errors"]) == ["no_cache"]
+    assert "no such kernel" in found["errors"]["no_cache"]
+    assert any(line["name"].startswith("dual cache") for line in found["lines"])
+    assert "no such kernel" in capsys.readouterr().out
+    run(["bench", "llada", "--size", "tiny", "--device", "cpu", "--seconds", "0", "--out", str(tmp_path / "none.json")])
+    assert len(json.loads((tmp_path / "none.json").read_text())["errors"]) == 7

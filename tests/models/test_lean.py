@@ -1,0 +1,56 @@
+"""The lean pass computes what the network's own layers compute, and stands aside where they are no longer plain."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from unmask.checkpoint.io import load
+from unmask.inference.ready import Ready
+from unmask.models.lean import Lean, lean
+
+PUBLISHED = Path(__file__).parents[1] / "assets/published"
+FAMILIES = ("llada", "dream", "sdar")
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {name: load(PUBLISHED / name).model for name in FAMILIES}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_it_is_the_same_function(models, family):
+    model = models[family]
+    z_BL = torch.randint(140, (3, 21), generator=torch.Generator().manual_seed(0))
+    visible = torch.ones(3, 21, dtype=torch.bool)
+    visible[1, :4] = False
+    soft = model.embed(z_BL)
+    at = torch.arange(5, 26).expand(3, -1)
+    for given, how in ((z_BL, {}), (z_BL, {"visible": visible}), (soft, {}), (z_BL, {"at": at})):
+        before = given.clone()
+        ours, theirs = Lean(model, False).features(given, **how), model.features(given, **how)
+        keep = visible if "visible" in how else torch.ones_like(visible)
+        assert torch.allclose(ours[keep], theirs[keep], atol=1e-5)
+        assert torch.equal(given, before), "what was given is not written to"
+
+
+def test_gradients_still_flow(models):
+    soft = models["llada"].embed(torch.arange(12)[None]).detach().requires_grad_(True)
+    Lean(models["llada"], False).features(soft).sum().backward()
+    (mine,), soft.grad = (soft.grad.clone(),), None
+    models["llada"].features(soft).sum().backward()
+    assert torch.allclose(mine, soft.grad, atol=1e-4)
+
+
+def test_inference_takes_it_and_an_adapted_network_does_not():
+    pytest.importorskip("peft")
+    from unmask.models.lora import Lora, with_adapter
+
+    model = load(PUBLISHED / "llada").model
+    assert isinstance(Ready(model, torch.device("cpu")).body, Lean)
+    adapted = with_adapter(model, Lora(lora=True), None, 0)
+    assert lean(adapted) is None
+    assert Ready(adapted, torch.device("cpu")).body is adapted
