@@ -25,17 +25,13 @@ from unmask.bench.timing import Row, measure
 from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
 from unmask.core.ranks import pick_device
-from unmask.core.streams import stream
-from unmask.data.loader import Batch
 from unmask.inference.cache import Caching, Memory
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready
 from unmask.models.lean import Lean
-from unmask.objectives.distil.mcd import MCD
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import GOLDEN, Blocks, Confidence, Plan, make_plan
 from unmask.sampling.drafts import How, new_table, start_draft, take_step
-from unmask.training.optim import adamw
 from unmask.training.speed import wait
 
 PROMPT, ANSWER, BLOCK = 128, 256, 32
@@ -277,24 +273,10 @@ def fused(bench: Bench) -> None:
 
 def distillation(bench: Bench) -> None:
     """A step of MCD on a LoRA adapter, the teacher being the same weights with the adapter off."""
-    from unmask.models.lora import Lora, with_adapter
+    from unmask.bench.lora import lora_step
 
-    student = with_adapter(bench.model, Lora(lora=True), None, 0).train()
-    objective, optimiser = MCD(student), adamw(student, betas=(0.9, 0.98), weight_decay=0.0)
-    B, length = (4, 1024) if bench.cuda else (1, 128)
-    x0_BL = torch.randint(bench.model.vocab_size - 200, (B, length), generator=stream(0, "tokens")).to(bench.place)
-
-    def step() -> None:
-        with torch.autocast(bench.place.type, torch.bfloat16, enabled=bench.cuda):
-            output = objective(student, Batch(x0_BL, 0, B), step=0, generator=stream(0, "noise"))
-            loss = (output.loss_BL * output.weight_BL).sum()
-        loss.backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
-
-    once = measure(step, bench.place, repeats=3, warmup=2)
-    facts = {"batch": B, "length": length, "ms": once.seconds * 1e3,
-             "tokens_a_second": B * length / once.seconds, "peak_gib": once.peak_gib}  # fmt: skip
+    batch, length = (4, 1024) if bench.cuda else (1, 128)
+    facts = lora_step(bench.model, bench.place, length=length, batch=batch)
     bench.say("a step of LoRA distillation (MCD)", facts)
 
 
