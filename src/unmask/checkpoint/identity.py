@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from unmask.checkpoint.io import Checkpoint
 from unmask.core.hashing import key_of
 from unmask.inference.step_law import step_law_to_json
 from unmask.processes.process import process_to_json
+
+if TYPE_CHECKING:
+    from unmask.checkpoint.io import Checkpoint
 
 
 def weights_hash(model: object) -> str | None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.checkpoint import adapters
+from unmask.checkpoint.chain import beside_its_model, with_stored
 from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
 from unmask.checkpoint.published import check_mask, family_that_reads, published_tensors, published_tokenizer
@@ -27,6 +28,7 @@ from unmask.core.plugins import load_plugins
 from unmask.data.chat import FILE as SPECIALS
 from unmask.data.chat import Messages
 from unmask.data.tokenizer import Tokenizer
+from unmask.inference.chain import Chain
 from unmask.inference.step_law import STEP_LAWS, Factorised, StepLaw, make_step_law, step_law_to_json
 from unmask.models.denoiser import Denoiser
 from unmask.models.dit.published import GPT2_STATES
@@ -38,7 +40,7 @@ from unmask.processes.process import process_to_json
 
 FORMAT, VERSION = "unmask", 2
 WEIGHTS = ("ema", "raw")
-FILES = {"ema": "model.safetensors", "raw": "raw.safetensors"}
+FILES = {"ema": "model.safetensors", "raw": "raw.safetensors", "chain": "chain.safetensors"}
 CARD = "README.md"
 WRITTEN = {
     *FILES.values(),
@@ -132,10 +134,13 @@ def save(
     refuse_to_replace(folder)
     with fresh_folder(folder) as fresh:
         _write_weights(fresh, model, raw, dtype)
-        if checkpoint.tokenizer is not None:
-            write_text(fresh / "tokenizer.json", checkpoint.tokenizer.to_json())
-            if checkpoint.tokenizer.specials:
-                write_json(fresh / SPECIALS, checkpoint.tokenizer.specials.to_json())
+        if isinstance(checkpoint.step_law, Chain):
+            write_tensors(fresh / FILES["chain"], tensors_of(checkpoint.step_law.head), dtype)
+        tokenizer = None if family.adapter else checkpoint.tokenizer  # beside an adapter: that of its model
+        if tokenizer is not None:
+            write_text(fresh / "tokenizer.json", tokenizer.to_json())
+            if tokenizer.specials:
+                write_json(fresh / SPECIALS, tokenizer.specials.to_json())
         write_json(fresh / "provenance.json", dict(checkpoint.provenance))
         write_json(
             fresh / "config.json",
@@ -147,7 +152,7 @@ def save(
                 "adapter": adapters.named_base(model),
                 "process": process_to_json(checkpoint.process),
                 "step_law": step_law_to_json(checkpoint.step_law),
-                "tokenizer": checkpoint.tokenizer.name if checkpoint.tokenizer else None,
+                "tokenizer": tokenizer.name if tokenizer else None,
                 "files": {item.name: sha256_file(item) for item in sorted(fresh.iterdir())},
             },
         )
@@ -196,28 +201,35 @@ def load(
         revision: of a hub repository
         device: where the model goes
     """
+    place = _device(device)
+    checkpoint = stored(source, adapter=adapter, weights=weights, revision=revision)
+    if family_of(checkpoint.model).adapter:
+        checkpoint = beside_its_model(checkpoint, str(source), load)
+    plain(checkpoint.model).to(place).eval()
+    return dataclasses.replace(checkpoint, name=str(source if adapter is None else adapter))
+
+
+def stored(
+    source: str | Path, *, adapter: str | Path | None = None, weights: Literal["ema", "raw"] = "ema",
+    revision: str | None = None,
+) -> Checkpoint:  # fmt: skip
+    """What `load` reads, on the CPU; of a chain the head alone."""
     if weights not in WEIGHTS:
         raise unknown("weights", str(weights), WEIGHTS)
     load_plugins()  # its family may be one of an installed package
-    place = _device(device)
     if adapter is not None:
         base = load(source, revision=revision)
         with os_errors("read", adapter), reading(adapter, "the adapter", "restore a copy, or save it again"):
-            checkpoint = _adapted(locate(adapter), weights, base, str(source))
-        plain(checkpoint.model).to(place).eval()
-        return dataclasses.replace(checkpoint, name=str(adapter))
+            return _adapted(locate(adapter), weights, base, str(source))
     with os_errors("read", source), reading(source, "the checkpoint", "restore a copy, or save it again"):
         path = locate(source, revision)
         origin = {"source": str(source), "revision": revision, "weights": weights}
         if path.is_dir() and adapters.is_adapter(path):
-            checkpoint = _adapted(path, weights, None, None)
-        elif path.is_dir():
-            checkpoint = _from_folder(path, weights, origin)
-        else:
-            metadata, tensors = read_lightning(path, weights)
-            checkpoint = _published("dit", metadata, tensors, path, {**origin, "format": "lightning"})
-    plain(checkpoint.model).to(place).eval()
-    return dataclasses.replace(checkpoint, name=str(source))
+            return _adapted(path, weights, None, None)
+        if path.is_dir():
+            return _from_folder(path, weights, origin)
+        metadata, tensors = read_lightning(path, weights)
+        return _published("dit", metadata, tensors, path, {**origin, "format": "lightning"})
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -267,7 +279,14 @@ def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "
     if weights == "raw":
         tensors |= read_tensors(folder / FILES["raw"])
     model = _model(family.name, family.config(**config["model"]), tensors, folder)
-    return Checkpoint(model, process, tokenizer, provenance, law)
+    return _chained(Checkpoint(model, process, tokenizer, provenance, law), folder, config)
+
+
+def _chained(checkpoint: Checkpoint, folder: Path, config: Mapping[str, Any]) -> Checkpoint:
+    """With the head that lies beside it, if its step law is a chain."""
+    if config["step_law"]["name"] != Chain.name:
+        return checkpoint
+    return with_stored(checkpoint, config["step_law"], read_tensors(folder / FILES["chain"]), str(folder))
 
 
 def _check_files(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "raw"], ema: str) -> None:
@@ -296,7 +315,8 @@ def _beside(folder: Path, config: Mapping[str, Any]) -> tuple[Process, StepLaw, 
     ):
         if name not in known:
             raise UserError(f"{folder} needs the {what} {name!r}: name the plug-in that has it, with --plugin")
-    return process_named(**config["process"]), make_step_law(step_law.pop("name"), **step_law), provenance
+    law = Factorised() if step_law["name"] == Chain.name else make_step_law(step_law.pop("name"), **step_law)
+    return process_named(**config["process"]), law, provenance
 
 
 def _adapted(folder: Path, weights: Literal["ema", "raw"], base: Checkpoint | None, source: str | None) -> Checkpoint:
@@ -324,7 +344,7 @@ def _adapted(folder: Path, weights: Literal["ema", "raw"], base: Checkpoint | No
     tokenizer = base.tokenizer
     if tokenizer is None and "tokenizer.json" in about["files"]:
         tokenizer = Tokenizer.read(folder / "tokenizer.json", about["tokenizer"])
-    return Checkpoint(model, process, tokenizer, provenance, law)
+    return _chained(Checkpoint(model, process, tokenizer, provenance, law), folder, about)
 
 
 def _check_file(path: Path, digest: str) -> None:

@@ -219,6 +219,7 @@ class InAutocast:
     features: Callable[..., Tensor]
     head: Callable[[Tensor], Tensor]  # may have columns beyond the vocabulary; its result may be written to
     precision: Callable[[], AbstractContextManager[object]]
+    model: Denoiser  # what these are calls of
 
 
 def in_autocast(model: Denoiser, device: torch.device, dtype: torch.dtype | None, compile: bool) -> InAutocast:
@@ -237,4 +238,4 @@ def in_autocast(model: Denoiser, device: torch.device, dtype: torch.dtype | None
             model.cpu()  # only the other one is needed here
     features = torch.compile(run.features) if compile else run.features
     head = getattr(run, "padded_logits", None) or (lambda h: run.logits(h).clone())
-    return InAutocast(device, dtype, features, head, nullcontext if run is model else exact)
+    return InAutocast(device, dtype, features, head, nullcontext if run is model else exact, run)

@@ -33,6 +33,7 @@ class Step:
     law: Law
     posterior: Callable[[Tensor, Tensor], Tensor] | None = None  # (log p_CV, which of the M_C) -> log q(z_s); None: p
     heat_M: Tensor | None = None  # the temperature of each position, beside the law's 1; None: the law's own
+    rank_M: Tensor | None = None  # the plan's u of each position; None: the plan has none
 
     @property
     def row_M(self) -> Tensor:
@@ -41,8 +42,8 @@ class Step:
 
     def chosen(self, which: Tensor) -> Step:
         """Only some of the positions."""
-        heat_M = None if self.heat_M is None else self.heat_M[which.to(self.heat_M.device)]
-        return replace(self, local_M=self.local_M[which], flat_M=self.flat_M[which], heat_M=heat_M)
+        heat_M, rank_M = (None if x is None else x[which.to(x.device)] for x in (self.heat_M, self.rank_M))
+        return replace(self, local_M=self.local_M[which], flat_M=self.flat_M[which], heat_M=heat_M, rank_M=rank_M)
 
     def parts(self) -> Iterator[Tensor]:
         """Indices of the M, in pieces whose table of logits fits into memory."""
@@ -108,7 +109,9 @@ def register_step_law(kind: type[Any]) -> type[Any]:
 
 
 def step_law_to_json(law: StepLaw) -> dict[str, Any]:
-    return {"name": law.name, **vars(law)}
+    """What it is, for records; a law with weights says it itself."""
+    own = getattr(law, "to_json", None)
+    return {"name": law.name, **vars(law)} if own is None else dict(own())
 
 
 def make_step_law(law: str | StepLaw, **settings: Any) -> StepLaw:

@@ -29,6 +29,7 @@ class Family:
     network: ClassVar[type[nn.Module]]
     config: ClassVar[type[Any]]
     presets: ClassVar[Mapping[str, Any]] = {}
+    adapter: ClassVar[bool] = False  # no model by itself: it works beside the one that its config names
     model_types: ClassVar[tuple[str, ...]] = ()  # those of published config.json files that are of this family
 
     # -- making one ----------------------------------------------------------------------------------------------

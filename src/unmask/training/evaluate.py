@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,12 +31,15 @@ from unmask.processes import Process
 
 ATTENTION_SEQUENCES = 4
 
+Scorer = Callable[[Tensor, slice], Tensor]  # of sequences and their places among all: nats per token of each
+Own = Callable[..., Scorer]  # (student, first=the first batch)
+
 
 @dataclass(frozen=True)
 class Likelihood:
     """Nats per token on held-out text: the mean over sequences and its standard error."""
 
-    kind: str  # "elbo": an upper bound on the negative log-likelihood; "nll": the thing itself
+    kind: str  # "elbo", "nelbo": upper bounds on the negative log-likelihood; "nll": the thing itself
     nats: float
     stderr: float | None  # None of a single sequence
     sequences: int
@@ -45,8 +49,7 @@ class Likelihood:
         return math.exp(min(self.nats, 700.0))
 
     def __str__(self) -> str:
-        name = "ELBO" if self.kind == "elbo" else "NLL"
-        return f"{name} {with_stderr(self.nats, self.stderr)} nats/token, perplexity {self.perplexity:.1f}"
+        return f"{self.kind.upper()} {with_stderr(self.nats, self.stderr)} nats/token, perplexity {self.perplexity:.1f}"
 
 
 def with_stderr(value: float, stderr: float | None, digits: int = 4) -> str:
@@ -57,9 +60,10 @@ def with_stderr(value: float, stderr: float | None, digits: int = 4) -> str:
 @torch.no_grad()
 def likelihood(
     student: Denoiser, data: Data, *, sequences: int, micro_batch: int, process: Process | None, ranks: Ranks,
-    autocast: Callable[[], AbstractContextManager[None]] = nullcontext,
+    autocast: Callable[[], AbstractContextManager[None]] = nullcontext, own: Own | None = None,
 ) -> Likelihood:  # fmt: skip
-    """Evaluate a student (in eval mode) on `sequences` blocks evenly spaced over the loader's split.
+    """Evaluate a student (in eval mode) on `sequences` blocks evenly spaced over the loader's split; `own` is the
+    scorer of an objective that has one.
 
     All processes call this together and share the sequences; each runs the same number of forward passes.
     """
@@ -68,7 +72,7 @@ def likelihood(
                         "processes: hold out more text, or use --eval_every 0")  # fmt: skip
     total = max(ranks.world, min(sequences, data.blocks) // ranks.world * ranks.world)
     batches = list(data.eval_batches(total, micro_batch * ranks.world))
-    score = _scorer(student, process, batches[0])
+    score = (own or partial(_scorer, process=process))(student, first=batches[0])
     values_T = torch.zeros(total, dtype=torch.float32, device=ranks.device)
     for batch in batches:
         share = len(batch.tokens_BL) // ranks.world
@@ -78,10 +82,11 @@ def likelihood(
             values_T[places] = score(to_device(batch.tokens_BL[rows], ranks.device), places).float()
     values_T = ranks.sum(values_T).cpu().double()
     stderr = float(values_T.std()) / math.sqrt(total) if total > 1 else None
-    return Likelihood("nll" if process is None else "elbo", float(values_T.mean()), stderr, total)
+    kind = "nelbo" if own else "nll" if process is None else "elbo"
+    return Likelihood(kind, float(values_T.mean()), stderr, total)
 
 
-def _scorer(student: Denoiser, process: Process | None, first: Batch) -> Callable[[Tensor, slice], Tensor]:
+def _scorer(student: Denoiser, *, process: Process | None, first: Batch) -> Scorer:
     """A function of sequences and their places among all: nats per token of each, which `first` is the first batch of.
     No process: of a causal model. Where prompts are given: of the answers and what fills them up."""
     if process is None:

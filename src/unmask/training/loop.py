@@ -254,6 +254,7 @@ class Run:
             self.score = score = likelihood(
                 model, self.held_out, sequences=self.trainer.eval_batches * self.trainer.batch, ranks=self.ranks,
                 micro_batch=self.micro_batch, process=None if self.causal else self._process, autocast=self._autocast,
+                own=getattr(self.objective, "scorer", None),
             )  # fmt: skip
             attention = self._attend(model, self.held_out)
         values = {score.kind: score.nats, f"{score.kind}_stderr": score.stderr, "perplexity": score.perplexity}

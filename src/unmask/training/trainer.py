@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from unmask.checkpoint.io import Checkpoint, has_raw, load
+from unmask.checkpoint.io import Checkpoint, has_raw, stored
 from unmask.core.errors import UserError
 from unmask.core.progress import note
 from unmask.core.provenance import device_name
@@ -148,8 +148,10 @@ class Trainer:
             if finished:
                 note(f"{folder.path} is finished: all {self.steps} steps are done", ranks.first)
                 kept: Literal["raw", "ema"] = "raw" if has_raw(folder.checkpoint) else "ema"
-                model.to(ranks.device).load_state_dict(plain(load(folder.path, weights=kept).model).state_dict())
-                return load(folder.path, device=ranks.device)
+                model.to(ranks.device).load_state_dict(plain(stored(folder.path, weights=kept).model).state_dict())
+                checkpoint = stored(folder.path)
+                plain(checkpoint.model).to(ranks.device).eval()
+                return dataclasses.replace(checkpoint, name=str(folder.path))
             if start:
                 note(f"{folder.path} goes on from step {start} of {self.steps}", ranks.first)
             return Run(self, model, objective, loader, held_out, ranks, folder, config, guard).go(start)

@@ -28,6 +28,7 @@ from unmask.models.lora import Lora, with_adapter
 from unmask.objectives.registry import objective_named
 from unmask.processes import process_named
 from unmask.processes.schedule import schedule_named
+from unmask.training.chain import train_chain
 from unmask.training.guard import Bounds, Guard
 from unmask.training.round_table import USUAL_PLAN, round_table
 from unmask.training.rounds import make_rounds
@@ -91,10 +92,15 @@ def train(
         dropout: share of features dropped in training (default: the model's)
         set_: any other part of the shape, for families of other options
     """
-    _check_settings(objective, process=process, schedule=schedule, plan=None if plan == "iid" else plan,
-                    plan_steps=plan_steps, exact_counts=exact_counts or None)  # fmt: skip
+    own_plan = None if plan == "iid" or objective == "chain" else plan
+    own_steps = None if objective == "chain" else plan_steps
+    _check_settings(objective, process=None if objective == "chain" else process, schedule=schedule, plan=own_plan,
+                    plan_steps=own_steps, exact_counts=exact_counts or None)  # fmt: skip
     corpora = _opened(data)
     shape: dict[str, Any] = {"hidden": hidden, "blocks": blocks, "heads": heads, "cond": cond, "dropout": dropout}
+    if objective == "chain":
+        return _chain(from_, corpora, trainer, length, wrap, weights, plan, plan_steps, family or preset,
+                      {**shape, **(set_ or {})})  # fmt: skip
     if from_ is not None:
         if family or preset or set_ or any(value is not None for value in shape.values()):
             raise UserError(f"--from brings the model with it: leave out --family, --preset, --set, --"
@@ -116,6 +122,23 @@ def train(
         noise = process_named(process or noise.name, schedule_named(schedule) if schedule else noise.schedule)
     loss = _objective(objective, process=noise, plan=plan, plan_steps=plan_steps, exact_counts=exact_counts)
     return trainer.fit(model, loss, loader, facts={"from": start})
+
+
+def _chain(
+    from_: Any, corpora: list[ShardSet], trainer: Trainer, length: int | None, wrap: bool,
+    weights: Sequence[float] | None, plan: str, plan_steps: int | None, another: str | None, shape: dict[str, Any],
+) -> Checkpoint:  # fmt: skip
+    """A chain beside a model, of which nothing is trained."""
+    if from_ is None or another:
+        raise UserError("a chain is trained beside a model: say which with --from, and leave out --family and --preset")
+    base = load_teacher(from_)
+    _check_tokenizers(base, from_, corpora)
+    length = base.model.length if length is None else length
+    loader = Loader(corpora, length, weights=weights, seed=trainer.seed, wrap=wrap)
+    chosen: dict[str, Any] = {} if plan == "iid" else {"plans": (plan,)}
+    chosen |= {} if plan_steps is None else {"steps": (plan_steps,)}
+    given = {name: value for name, value in shape.items() if value is not None}
+    return train_chain(base, _lasting(from_) or "", loader, trainer, given, **chosen)
 
 
 @dataclass

@@ -80,7 +80,7 @@ class Teacher:
     @torch.no_grad()
     def features(self, z_BL: Tensor, time_B: Tensor | None = None) -> Tensor:
         """The body."""
-        ready = self._prepare(z_BL.device)
+        ready = self.prepared(z_BL.device)
         with ready.precision():
             return ready.features(z_BL) if time_B is None else ready.features(z_BL, time=time_B)
 
@@ -88,7 +88,7 @@ class Teacher:
     def logits(self, h_MD: Tensor, width: int | None = None) -> Tensor:
         """The head in `width` columns (default: the vocabulary), mask and padding ruled out; a fresh table."""
         width = width or self.model.vocab_size
-        ready = self._prepare(h_MD.device)
+        ready = self.prepared(h_MD.device)
         with ready.precision():
             logits_MW = ready.head(h_MD)[:, :width]
             if logits_MW.shape[1] < width:
@@ -104,7 +104,7 @@ class Teacher:
         ready = _Drawing(self, h_ND.device)
         return self.step_law.draw(Step(ready, h_ND, flat_M, flat_M, length, Law()), uniform_M).token_M
 
-    def _prepare(self, device: torch.device) -> InAutocast:
+    def prepared(self, device: torch.device) -> InAutocast:
         """The model as it runs on this device in this precision."""
         dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
         if self._ready is None or (self._ready.device, self._ready.dtype) != (device, dtype):

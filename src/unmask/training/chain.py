@@ -1,0 +1,106 @@
+"""Training a chain: the head is made for a model, trained beside it, and measured plan by plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unmask.checkpoint.chain import with_head
+from unmask.checkpoint.identity import weights_hash
+from unmask.checkpoint.io import Checkpoint, save
+from unmask.core.errors import UserError, named
+from unmask.core.ranks import Ranks, joined
+from unmask.core.streams import seed_of
+from unmask.data.loader import Loader
+from unmask.inference.categorical import Draw
+from unmask.inference.ready import make_ready, usual_batch
+from unmask.inference.step_law import Factorised, Step, StepLaw
+from unmask.models.chain import ChainConfig, ChainHead, token_table
+from unmask.models.family import plain
+from unmask.objectives.chain import Chaining
+from unmask.plans.grids import make_grid
+from unmask.plans.plan import locked_plans
+from unmask.sampling.teacher_forcing import teacher_force
+from unmask.training.trainer import Trainer
+
+SHAPE = ("hidden", "blocks", "heads", "order", "blind")
+MEASURED = {"cuda": 64}  # held-out blocks in the table of plans; on other devices 8
+
+
+def new_head(base: Checkpoint, name: str, seed: int, shape: Mapping[str, Any]) -> ChainHead:
+    """A head with fresh weights for this model; its output is zero."""
+    for key in shape:
+        named("option of a chain", key, dict.fromkeys(SHAPE))
+    model = plain(base.model)
+    with torch.no_grad():
+        z_1L = torch.zeros(1, min(8, model.length), dtype=torch.int64, device=next(model.parameters()).device)
+        features = model.features(z_1L).shape[-1]
+    config = ChainConfig(
+        vocab_size=model.vocab_size, mask=model.mask_id, length=model.length, features=features,
+        table=token_table(model).embedding_dim, base=name, base_weights=weights_hash(model), **shape,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(seed, "weights"))
+        return ChainHead(config)
+
+
+def train_chain(
+    base: Checkpoint, name: str, loader: Loader, trainer: Trainer, shape: Mapping[str, Any], **chosen: Any
+) -> Checkpoint:
+    """A model with a chain that was trained beside it."""
+    if base.model.mask_id is None:
+        raise UserError(f"a chain is for a process that goes by a plan, not for {base.process.name}")
+    objective = Chaining(dataclasses.replace(base, step_law=Factorised()), **chosen)
+    head = new_head(base, name, trainer.seed, shape)
+    made = trainer.fit(head, objective, loader, facts={"from": {"source": name, "weights": head.config.base_weights}})
+    assert isinstance(made.model, ChainHead)
+    if "chain" not in made.provenance:  # a finished run has it
+        with joined(trainer.device) as ranks:
+            facts = about(with_head(base, made.model, {}, "the chain"), loader, objective, ranks)
+            made = dataclasses.replace(made, provenance={**made.provenance, "chain": facts})
+            if trainer.out is not None:
+                folder, raw = Path(trainer.out) / "checkpoint", dict(head.named_parameters())
+                ranks.on_first(lambda: save(made, folder, raw=raw))
+    return with_head(base, made.model, made.provenance, "the chain")
+
+
+def about(chained: Checkpoint, loader: Loader, objective: Chaining, ranks: Ranks) -> dict[str, Any]:
+    """What the head was trained on, and the N-step NELBO in nats a token on held-out text, of every plan that is a law
+    of u: [with the head, without]."""
+    held_out = Loader(loader.sources, loader.length, split="validation", wrap=loader.wrap)
+    count = MEASURED.get(ranks.device.type, 8)
+    x_TL = torch.cat([batch.tokens_BL for batch in held_out.eval_batches(count, count)])
+    rows = usual_batch(chained.model, ranks.device)
+    ready = make_ready(chained.model, ranks.device)
+    found: dict[str, dict[str, list[float]]] = {}
+    for name in sorted(locked_plans())[ranks.rank :: ranks.world]:
+        found[name] = {}
+        for steps in objective.steps:
+            both = _Both(chained.step_law)
+            how = locked_plans()[name], make_grid("rank", steps), chained.process.schedule
+            nats = teacher_force(ready, x_TL, *how, step_law=both, rows=rows).nats_T.mean()
+            found[name][str(steps)] = [float(nats), -both.without / x_TL.numel()]
+    for other in ranks.gather(found):
+        found |= other
+    return {"plans": list(objective.plans), "steps": list(objective.steps), "texts": len(x_TL), "measured": found}
+
+
+class _Both:
+    """A law that also sums what the factorised one says, so that the body runs once for both."""
+
+    name = "both"
+
+    def __init__(self, law: StepLaw) -> None:
+        self.law, self.without = law, 0.0
+
+    def log_prob(self, step: Step, token_M: Tensor) -> Tensor:
+        self.without += float(Factorised().log_prob(step, token_M).sum())
+        return self.law.log_prob(step, token_M)
+
+    def draw(self, step: Step, uniform_M: Tensor) -> Draw:
+        return self.law.draw(step, uniform_M)
