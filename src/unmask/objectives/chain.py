@@ -69,7 +69,7 @@ class Chaining(Fusible):
         teacher = Teacher.of(self.teacher)
         object.__setattr__(self, "teacher", teacher)
         object.__setattr__(self, "process", self.process or teacher.process)
-        if not teacher.process.by_plan:
+        if not teacher.process.by_plan or teacher.model.mask_id is None:
             raise UserError(f"a chain is for a process that goes by a plan, not for {teacher.process.name}")
         token_table(plain(teacher.model))
 
@@ -104,8 +104,9 @@ class Chaining(Fusible):
         region_BL = torch.where(scored_BL, RECONSTRUCT, IDENTITY).to(torch.int8)
         return LossOutput(loss_BL, torch.ones_like(loss_BL), to_device(region_BL, device))
 
-    def scorer(self, student: ChainHead, total: int, length: int) -> Callable[[Tensor, slice], Tensor]:
+    def scorer(self, student: ChainHead, first: Batch) -> Callable[[Tensor, slice], Tensor]:
         """For an evaluation: a function of texts and their places among all, nats a token of each; N of all kinds."""
+        total, length = first.total, first.tokens_BL.shape[1]
 
         def score(x0_BL: Tensor, places: slice) -> Tensor:
             batch = Held(x0_BL, places.start, total)

@@ -55,6 +55,7 @@ class Move:
     quota_B: Tensor | None = None
     tie_M: Tensor | None = None
     argmax: bool = False
+    rank_M: Tensor | None = None  # u of each position, where a plan has one
     times: tuple[float, float] | None = None  # (t, s), for a process that draws from its posterior
     span_R3: Tensor | None = None  # on the CPU: each row, and from where to where its block has blanks; for a cache
 
@@ -94,10 +95,13 @@ def join_moves(parts: list[tuple[Move, int, int]], rows: int, length: int, devic
             assert move.quota_B is not None
             quota_B[at : at + len(move.quota_B)] = move.quota_B
         tie_M = torch.cat([move.tie_M for move, _, _ in parts if move.tie_M is not None])
+    ranks = [move.rank_M for move, _, _ in parts if move.rank_M is not None]
+    rank_M = torch.cat(ranks) if len(ranks) == len(parts) else None
     reveal_M, rows_R, local_M = (to_device(torch.cat(each), device) for each in (reveal, here, local))
     return replace(
-        first, reveal_M=reveal_M, rows_R=rows_R, local_M=local_M, quota_B=quota_B, tie_M=tie_M, span_R3=span_R3
-    )
+        first, reveal_M=reveal_M, rows_R=rows_R, local_M=local_M, quota_B=quota_B, tie_M=tie_M, rank_M=rank_M,
+        span_R3=span_R3,
+    )  # fmt: skip
 
 
 def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
@@ -120,12 +124,14 @@ def locked_moves(assigned: Assignment, device: torch.device) -> Iterator[Move]:
     rows = row_R.to(device).split(rows_of)
     block_BK = torch.zeros_like(reveals_BK, dtype=torch.int64).scatter_(1, assigned.step_BL + 1, assigned.block_BL)
     spans = assigned.spans(row_R, block_BK[row_R, step_R]).split(rows_of)
-    parts = zip(order_N.to(device).split(counts), rows, local_N.to(device).split(counts), spans, strict=True)
-    for step, (flat_M, rows_R, local_M, span_R3) in enumerate(parts, start=-1):
+    ranks = [None] * len(counts) if assigned.u_BL is None else assigned.u_BL.flatten()[order_N].split(counts)
+    parts = zip(order_N.to(device).split(counts), rows, local_N.to(device).split(counts), spans, ranks, strict=True)
+    for step, (flat_M, rows_R, local_M, span_R3, rank_M) in enumerate(parts, start=-1):
         if step >= 0:
             yield Move(
-                step, assigned.steps, flat_M, rows_R, local_M, argmax=step == assigned.argmax_step, span_R3=span_R3
-            )
+                step, assigned.steps, flat_M, rows_R, local_M, argmax=step == assigned.argmax_step, rank_M=rank_M,
+                span_R3=span_R3,
+            )  # fmt: skip
 
 
 def adaptive_moves(

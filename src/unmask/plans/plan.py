@@ -35,7 +35,7 @@ class Assignment:
 
     step_BL is the step that reveals a position, -1 where nothing is blank. For an adaptive plan it only says how many
     positions of which block a step reveals, and `tie_BL` which of equally confident ones goes first: the lower number.
-    `argmax_step` is MDLM's noise removal: that step takes the likeliest token.
+    `argmax_step` is MDLM's noise removal: that step takes the likeliest token. `u_BL` is what a locked plan went by.
     """
 
     step_BL: Tensor
@@ -43,6 +43,7 @@ class Assignment:
     steps: int
     argmax_step: int | None = None
     tie_BL: Tensor | None = None
+    u_BL: Tensor | None = None
 
     def spans(self, row_R: Tensor, block_R: Tensor) -> Tensor:
         """(row, first, last + 1) of the blanks that a row's block has: (R, 3)."""
@@ -57,7 +58,7 @@ class Assignment:
 def _assign(u_BL: Tensor, blank_BL: Tensor, grid: Grid, schedule: Schedule, cells: int = 1) -> Assignment:
     step_BL = assign_steps(u_BL, blank_BL, grid, schedule, cells)
     tail = grid.steps if grid.argmax_tail else None
-    return Assignment(step_BL, torch.zeros_like(step_BL), grid.steps + (tail is not None), tail)
+    return Assignment(step_BL, torch.zeros_like(step_BL), grid.steps + (tail is not None), tail, u_BL=u_BL)
 
 
 Law = Callable[[int, int, torch.Generator, int | None], Tensor]  # (B, L, generator, steps) -> u_BL
@@ -262,6 +263,7 @@ class Blocks:
         block_L, blanks_BC = self.blanks(blank_BL)
         step_BL, steps = torch.full(blank_BL.shape, -1), 0
         tie_BL = torch.zeros(blank_BL.shape, dtype=torch.float64) if self.rule else None
+        u_BL = None if self.rule else torch.zeros(blank_BL.shape, dtype=torch.float64)
         kinds, kind_B = blanks_BC.unique(dim=0, return_inverse=True)  # rows that are dealt alike go together
         for kind, blanks_C in enumerate(kinds.tolist()):
             rows = (kind_B == kind).nonzero()[:, 0]
@@ -274,9 +276,11 @@ class Blocks:
                 step_BL[rows] = torch.where(inside_RL, inner.step_BL + done, step_BL[rows])
                 if tie_BL is not None and inner.tie_BL is not None:
                     tie_BL[rows] = torch.where(inside_RL, inner.tie_BL, tie_BL[rows])
+                if u_BL is not None and inner.u_BL is not None:
+                    u_BL[rows] = torch.where(inside_RL, inner.u_BL, u_BL[rows])
                 done += inner.steps
             steps = max(steps, done)
-        return Assignment(step_BL, block_L.expand_as(step_BL), steps, tie_BL=tie_BL)
+        return Assignment(step_BL, block_L.expand_as(step_BL), steps, tie_BL=tie_BL, u_BL=u_BL)
 
     def blanks(self, blank_BL: Tensor) -> tuple[Tensor, Tensor]:
         """The block of every position, and how many blanks each block has: (L,) and (B, C)."""

@@ -210,7 +210,7 @@ def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move
     if move.times is not None:
         posterior = _posterior(ready, process, table.z_BL.flatten()[move.reveal_M], move.times)
     law, heat_M = _temperatures(ready, alike)
-    step = Step(ready, h_ND, move.local_M, move.reveal_M, table.z_BL.shape[1], law, posterior, heat_M)
+    step = Step(ready, h_ND, move.local_M, move.reveal_M, table.z_BL.shape[1], law, posterior, heat_M, move.rank_M)
     if move.quota_B is not None:
         assert how.plan is not None
         step = step.chosen(choose(how.plan.rule, step, move).to(move.reveal_M.device).nonzero()[:, 0])

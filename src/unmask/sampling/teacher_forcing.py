@@ -95,7 +95,8 @@ class _Forcing:
             x_RL, step_RL = x_TL[text_R], step_TL[text_R]
             z_RL = torch.where(step_RL < k_R1, x_RL, self.mask_id)
             argmax_R = None if assigned.argmax_step is None else k_R1[:, 0] == assigned.argmax_step
-            log_q_RL = score_views(self.ready, z_RL, x_RL, step_RL == k_R1, self.law, self.step_law, argmax_R)
+            u_RL = None if assigned.u_BL is None else assigned.u_BL[text_R]
+            log_q_RL = score_views(self.ready, z_RL, x_RL, step_RL == k_R1, self.law, self.step_law, argmax_R, u_RL)
             log_q_TL.index_add_(0, text_R, log_q_RL)  # 0 outside its step
             if self.advance:
                 self.advance(len(view_R))
@@ -136,7 +137,7 @@ class _Forcing:
 
 def score_views(
     ready: Ready, z_RL: Tensor, x_RL: Tensor, scored_RL: Tensor, law: Law, step_law: StepLaw | None = None,
-    argmax_R: Tensor | None = None,
+    argmax_R: Tensor | None = None, u_RL: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """log q(x_i | z) at the scored positions, 0 elsewhere: one forward, then the head on those positions in chunks.
 
@@ -145,7 +146,8 @@ def score_views(
     h_ND = ready.features(z_RL.to(ready.device)).flatten(0, 1)
     flat_M = scored_RL.flatten().nonzero()[:, 0]
     at_M, token_M = flat_M.to(h_ND.device), x_RL.flatten()[flat_M]
-    step = Step(ready, h_ND, at_M, at_M, x_RL.shape[1], law)
+    rank_M = None if u_RL is None else u_RL.flatten()[flat_M]
+    step = Step(ready, h_ND, at_M, at_M, x_RL.shape[1], law, rank_M=rank_M)
     log_p_N = torch.zeros(x_RL.numel(), dtype=torch.float64)
     log_p_N[flat_M] = (step_law or Factorised()).log_prob(step, token_M)
     if argmax_R is not None and bool(argmax_R.any()):

@@ -13,7 +13,7 @@ from torch import Tensor
 from unmask.checkpoint.chain import with_head
 from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import Checkpoint, save
-from unmask.core.errors import UserError, named
+from unmask.core.errors import named
 from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import seed_of
 from unmask.data.loader import Loader
@@ -50,12 +50,9 @@ def new_head(base: Checkpoint, name: str, seed: int, shape: Mapping[str, Any]) -
 
 
 def train_chain(
-    base: Checkpoint, name: str, loader: Loader, trainer: Trainer, shape: Mapping[str, Any], **chosen: Any
+    base: Checkpoint, name: str, objective: Chaining, loader: Loader, trainer: Trainer, shape: Mapping[str, Any]
 ) -> Checkpoint:
     """A model with a chain that was trained beside it."""
-    if base.model.mask_id is None:
-        raise UserError(f"a chain is for a process that goes by a plan, not for {base.process.name}")
-    objective = Chaining(dataclasses.replace(base, step_law=Factorised()), **chosen)
     head = new_head(base, name, trainer.seed, shape)
     made = trainer.fit(head, objective, loader, facts={"from": {"source": name, "weights": head.config.base_weights}})
     assert isinstance(made.model, ChainHead)

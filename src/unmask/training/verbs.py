@@ -25,6 +25,7 @@ from unmask.metrics.judges import load_judge
 from unmask.models.denoiser import is_causal
 from unmask.models.family import as_student, changed_preset, family_named
 from unmask.models.lora import Lora, with_adapter
+from unmask.objectives.chain import Chaining
 from unmask.objectives.registry import objective_named
 from unmask.processes import process_named
 from unmask.processes.schedule import schedule_named
@@ -138,7 +139,7 @@ def _chain(
     chosen: dict[str, Any] = {} if plan == "iid" else {"plans": (plan,)}
     chosen |= {} if plan_steps is None else {"steps": (plan_steps,)}
     given = {name: value for name, value in shape.items() if value is not None}
-    return train_chain(base, _lasting(from_) or "", loader, trainer, given, **chosen)
+    return train_chain(base, _lasting(from_) or "", Chaining(base, **chosen), loader, trainer, given)
 
 
 @dataclass

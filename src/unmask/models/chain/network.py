@@ -21,7 +21,7 @@ from unmask.core.errors import UserError, unknown
 from unmask.models.dit.layers import LAYER_NORM_EPS, attend, inverse_frequencies
 
 ORDERS = ("left_to_right", "plan", "confidence")
-NEAR = 16  # distances up to here are told apart one by one, further ones by quarters of an octave
+NEAR = 8  # distances up to here are told apart one by one, further ones by halves of an octave
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,8 @@ class ChainBlock(nn.Module):
 
 
 def _edges() -> Tensor:
-    """Where a bucket of distances ends and the next begins: 1 .. NEAR, then four an octave, up to 4,096."""
-    far = NEAR * 2 ** (torch.arange(1, 33, dtype=torch.float64) / 4)
+    """Where a bucket of distances ends and the next begins: 1 .. NEAR, then two an octave, up to 2,048."""
+    far = NEAR * 2 ** (torch.arange(1, 17, dtype=torch.float64) / 2)
     return torch.cat([torch.arange(1, NEAR + 1, dtype=torch.float64), far])
 
 

@@ -63,7 +63,8 @@ class Teacher:
 
     def compile(self) -> None:
         """Compile its body at the next call (worth it on a GPU)."""
-        self.compiled, self._ready = True, None
+        if not self.compiled:
+            self.compiled, self._ready = True, None
 
     def rest(self) -> None:
         """Leave its device, until it is called again; weights that it shares with a student stay."""

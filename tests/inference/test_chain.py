@@ -1,0 +1,112 @@
+"""The chain's law: what it says of tokens is what a loop over the slots says, in every order, for every plan."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from unmask.inference.chain import Chain
+from unmask.inference.categorical import Law
+from unmask.inference.ready import make_ready
+from unmask.inference.step_law import Factorised, Step
+from unmask.models.chain import ORDERS, ChainConfig, ChainHead
+from unmask.models.dit import DiT
+from unmask.plans.grids import make_grid
+from unmask.plans.plan import make_plan
+from unmask.processes.schedule import LogLinear
+from unmask.sampling.teacher_forcing import teacher_force
+
+V, L = 12, 16
+
+
+def random_weights(module: torch.nn.Module, seed: int, std: float) -> torch.nn.Module:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator, dtype=torch.float64) * std)
+    return module.double().eval()
+
+
+@pytest.fixture(scope="module")
+def body() -> DiT:
+    return random_weights(DiT.preset("tiny", vocab_size=V, length=L, hidden=16, cond=4, heads=2, blocks=2), 0, 0.5)
+
+
+def head(order: str = "left_to_right", born: bool = False, blind: bool = False) -> ChainHead:
+    config = ChainConfig(V, V - 1, L, 16, 16, hidden=16, blocks=2, heads=2, order=order, blind=blind)
+    return ChainHead(config).double() if born else random_weights(ChainHead(config), 1, 0.4)
+
+
+def step_of(body: DiT, seed: int = 0) -> tuple[Step, torch.Tensor]:
+    """Three texts, some of whose positions are drawn, and tokens there."""
+    generator = torch.Generator().manual_seed(seed)
+    ready = make_ready(body, torch.device("cpu"))
+    x_RL = torch.randint(V - 1, (3, L), generator=generator)
+    drawn_RL = torch.rand(3, L, generator=generator) < torch.tensor([[0.2], [0.9], [0.5]])
+    h_ND = ready.features(torch.where(drawn_RL, V - 1, x_RL)).flatten(0, 1)
+    flat_M = drawn_RL.flatten().nonzero()[:, 0]
+    u_M = torch.rand(len(flat_M), generator=generator, dtype=torch.float64)
+    return Step(ready, h_ND, flat_M, flat_M, L, Law(), rank_M=u_M), x_RL.flatten()[flat_M]
+
+
+@torch.inference_mode()
+def test_a_head_is_born_as_the_factorised_law(body):
+    step, token_M = step_of(body)
+    torch.testing.assert_close(Chain(head(born=True)).log_prob(step, token_M), Factorised().log_prob(step, token_M))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("order", ORDERS)
+def test_log_prob_is_that_of_slot_after_slot(body, order):
+    """Against a loop that knows only the tokens before a slot: those after it are other ones at every turn."""
+    step, token_M = step_of(body)
+    law, row_M = Chain(head(order)), step.row_M
+    found = law.log_prob(step, token_M)
+    surest_M = step.shaped(torch.arange(len(token_M))).softmax(-1).amax(-1)
+    key_M = {"left_to_right": step.flat_M.double(), "plan": step.rank_M, "confidence": -surest_M}[order]
+    assert float((found - Factorised().log_prob(step, token_M)).abs().max()) > 0.1
+    for m in range(len(token_M)):
+        later = (row_M == row_M[m]) & (key_M > key_M[m] + (1e-3 if order == "confidence" else 0))
+        other_M = torch.where(later, (token_M + 1 + m) % (V - 1), token_M)
+        torch.testing.assert_close(law.log_prob(step, other_M)[m], found[m])
+        own_M = token_M.clone()
+        mass = torch.zeros((), dtype=torch.float64)
+        for v in range(V - 1):
+            own_M[m] = v
+            mass += law.log_prob(step, own_M)[m].exp()
+        torch.testing.assert_close(mass, torch.ones_like(mass))
+
+
+@torch.inference_mode()
+def test_a_blind_head_does_not_see_the_tokens_of_its_step(body):
+    step, token_M = step_of(body)
+    law = Chain(head(blind=True))
+    found = law.log_prob(step, token_M)
+    for m in range(len(token_M)):
+        other_M = (token_M + 3) % (V - 1)
+        other_M[m] = token_M[m]
+        torch.testing.assert_close(law.log_prob(step, other_M)[m], found[m])
+    assert float((found - Factorised().log_prob(step, token_M)).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("plan", ["golden", "stride", "comb", "iid", "confidence", "blocks", "left_to_right"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_teacher_forcing_takes_a_chain_under_every_plan(body, plan, order):
+    x_TL = torch.randint(V - 1, (3, L), generator=torch.Generator().manual_seed(5))
+    ready, grid = make_ready(body, torch.device("cpu")), make_grid("rank", 4)
+    law = Chain(head(order))
+    together, alone = (
+        teacher_force(ready, x_TL, make_plan(plan), grid, LogLinear(), step_law=law, rows=rows) for rows in (7, 1)
+    )
+    assert bool(together.log_q_TL.isfinite().all())
+    torch.testing.assert_close(together.log_q_TL, alone.log_q_TL)
+    assert not torch.equal(together.log_q_TL, teacher_force(ready, x_TL, make_plan(plan), grid, LogLinear()).log_q_TL)
+
+
+def test_a_head_on_another_precision_is_a_copy(body):
+    step, token_M = step_of(body)
+    narrow = dataclasses.replace(Chain(head()).head.config)
+    half = ChainHead(narrow).eval()
+    with torch.inference_mode():
+        Chain(half).log_prob(step, token_M)
+    assert {w.dtype for w in half.parameters()} == {torch.float32}
