@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from unmask.inference.chain import Chain
+from unmask.inference import gumbel
 from unmask.inference.categorical import Law
+from unmask.inference.chain import Chain
 from unmask.inference.ready import make_ready
 from unmask.inference.step_law import Factorised, Step
 from unmask.models.chain import ORDERS, ChainConfig, ChainHead
@@ -34,7 +35,7 @@ def body() -> DiT:
 
 def head(order: str = "left_to_right", born: bool = False, blind: bool = False) -> ChainHead:
     config = ChainConfig(V, V - 1, L, 16, 16, hidden=16, blocks=2, heads=2, order=order, blind=blind)
-    return ChainHead(config).double() if born else random_weights(ChainHead(config), 1, 0.4)
+    return ChainHead(config).double() if born else random_weights(ChainHead(config), 1, 0.8)
 
 
 def step_of(body: DiT, seed: int = 0) -> tuple[Step, torch.Tensor]:
@@ -110,3 +111,57 @@ def test_a_head_on_another_precision_is_a_copy(body):
     with torch.inference_mode():
         Chain(half).log_prob(step, token_M)
     assert {w.dtype for w in half.parameters()} == {torch.float32}
+
+
+def sequential(law: Chain, step: Step, uniform_M: torch.Tensor) -> torch.Tensor:
+    """Slot after slot: the head over all slots once for each, of which only that slot's law is used."""
+    slots, key_M = law._slots(step), gumbel.keys_of(uniform_M)
+    token_M = torch.zeros(len(key_M), dtype=torch.int64)
+    for s in range(slots.real_RS.shape[1]):
+        wanted_RS = torch.zeros_like(slots.real_RS)
+        wanted_RS[:, s] = slots.real_RS[:, s]
+        which_N, given = law._given(step, slots, wanted_RS, token_M)
+        log_p_NV = given.shaped(torch.arange(len(which_N))).log_softmax(-1)
+        token_M[which_N] = (log_p_NV + gumbel.gumbel(key_M[which_N], log_p_NV.shape[1])).argmax(-1)
+    return token_M
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_parallel_draw_is_the_sequential_one(body, order):
+    """Token for token, at temperatures and cuts too; and its log q is what teacher forcing says."""
+    law = Chain(head(order))
+    longest = 0
+    for seed, shape in enumerate([Law(), Law(temperature=0.7), Law(top_p=0.8), Law(top_k=3), Law(temperature=0.0)]):
+        step = dataclasses.replace(step_of(body, seed)[0], law=shape)
+        uniform_M = torch.rand(len(step.local_M), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        drawn = law.draw(step, uniform_M)
+        assert drawn.token_M.tolist() == sequential(law, step, uniform_M).tolist()
+        torch.testing.assert_close(drawn.log_q_M, law.log_prob(step, drawn.token_M))
+        longest = max(longest, int(drawn.rounds_R.max()))
+    assert longest > 2  # the head's tokens did depend on one another
+
+
+def test_gumbel_noise_is_gumbel_and_comes_again_in_any_block():
+    key_M = gumbel.keys_of(torch.rand(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    noise_MV = gumbel.gumbel(key_M, 500)
+    torch.testing.assert_close(gumbel.gumbel(key_M[7:9], 500), noise_MV[7:9], rtol=0, atol=0)
+    torch.testing.assert_close(gumbel.gumbel(key_M[7:9], 20), noise_MV[7:9, :20], rtol=0, atol=0)
+    uniform_N = (-(-noise_MV).exp()).exp().flatten().sort().values
+    N = len(uniform_N)
+    distance = (uniform_N - (torch.arange(N) + 0.5) / N).abs().max() * N**0.5  # Kolmogorov-Smirnov
+    assert float(distance) < 1.95  # p = 0.001
+    apart = torch.corrcoef(torch.stack([noise_MV[:, :-1].flatten(), noise_MV[:, 1:].flatten()]))[0, 1]
+    beside = torch.corrcoef(torch.stack([noise_MV[:-1].flatten(), noise_MV[1:].flatten()]))[0, 1]
+    assert max(abs(float(apart)), abs(float(beside))) < 0.01
+
+
+def test_draws_by_gumbel_noise_follow_the_law():
+    p_V = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0], dtype=torch.float64)
+    key_M = gumbel.keys_of(torch.rand(20_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+    drawn = gumbel.pick(p_V.log().expand(len(key_M), -1), key_M)
+    count_V = torch.bincount(drawn.token_M, minlength=5).double()
+    assert count_V[4] == 0
+    chi = ((count_V[:4] - p_V[:4] * len(key_M)) ** 2 / (p_V[:4] * len(key_M))).sum()
+    assert float(chi) < 16.3  # p = 0.001 of 3 degrees of freedom
+    torch.testing.assert_close(drawn.log_q_M, p_V.log()[drawn.token_M])

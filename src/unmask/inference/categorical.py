@@ -54,6 +54,7 @@ class Draw:
     token_M: Tensor
     log_q_M: Tensor
     dtype: torch.dtype
+    rounds_R: Tensor | None = None  # of a law that draws in rounds: how many each text took part in, texts in order
 
 
 def shape_logits(logits_MV: Tensor, mask_id: int | None, law: Law, heat_M: Tensor | None = None) -> Tensor:

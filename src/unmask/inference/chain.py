@@ -7,7 +7,7 @@ head, apply the head to all of them at once, draw again with the same noise, and
 then holds what a loop that draws slot after slot would have put there: by induction, slot i is right after i + 1 rounds
 at the latest. What is known to be right is not computed again, and texts that are done leave.
 
-Shapes: M positions drawn, R texts, S slots, C positions of a piece, D features, V states.
+Shapes: M positions drawn, R texts, G of them under way, S slots, N slots of interest, D features, E of the token table.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from unmask.inference import categorical
-from unmask.inference.categorical import Law
+from unmask.inference import categorical, gumbel
+from unmask.inference.categorical import Draw, Law
+from unmask.inference.gumbel import keys_of
 from unmask.inference.ready import Ready
 from unmask.inference.step_law import Factorised, Step, register_step_law
 from unmask.models.chain import ChainHead, Slots, in_slots, sureness, token_table
@@ -47,10 +48,39 @@ class Chain:
 
     def log_prob(self, step: Step, token_M: Tensor) -> Tensor:
         """By teacher forcing, in one pass of the head."""
-        if not len(step.local_M):
-            return torch.zeros(0, dtype=torch.float64)
+        log_q_M = torch.zeros(len(token_M), dtype=torch.float64)
+        if not len(token_M):
+            return log_q_M
         slots = self._slots(step)
-        return Factorised().log_prob(self._given(step, slots, token_M.to(step.local_M.device)), token_M)
+        which_N, given = self._given(step, slots, slots.real_RS, token_M.to(step.local_M.device))
+        which_N = which_N.cpu()
+        log_q_M[which_N] = Factorised().log_prob(given, token_M[which_N.to(token_M.device)])
+        return log_q_M
+
+    def draw(self, step: Step, uniform_M: Tensor) -> Draw:
+        """All slots at once, again and again with the same noise, until nothing changes."""
+        if not len(uniform_M):
+            return Factorised().draw(step, uniform_M)
+        key_M, slots = keys_of(uniform_M), self._slots(step)
+        drawn = _by_noise(step, key_M)
+        token_M, log_q_M = drawn.token_M.to(step.local_M.device), drawn.log_q_M
+        slot_S = torch.arange(slots.real_RS.shape[1], device=token_M.device)
+        count_R = slots.real_RS.sum(1)
+        first_R = torch.zeros_like(count_R)  # of each text the first slot that may still change
+        rounds_R, going_G = torch.zeros_like(count_R), torch.arange(len(count_R), device=token_M.device)
+        while len(going_G):
+            part = slots.rows(going_G)
+            open_GS = part.real_RS & (slot_S >= first_R[going_G, None])
+            which_N, given = self._given(step, part, open_GS, token_M)
+            drawn = _by_noise(given, key_M[which_N.to(key_M.device)])
+            fresh_N = drawn.token_M.to(token_M.device)
+            changed_GS = torch.zeros_like(open_GS).masked_scatter(open_GS, fresh_N != token_M[which_N])
+            token_M[which_N], log_q_M[which_N.to(log_q_M.device)] = fresh_N, drawn.log_q_M
+            rounds_R[going_G] += 1
+            # a slot that follows no change was drawn given what is final: so is the first that changed
+            first_R[going_G] = first_G = changed_GS.int().argmax(1) + 1
+            going_G = going_G[changed_GS.any(1) & (first_G < count_R[going_G])]
+        return Draw(token_M, log_q_M, drawn.dtype, rounds_R)
 
     def _slots(self, step: Step) -> Slots:
         """The positions in the order in which they are drawn."""
@@ -63,15 +93,24 @@ class Chain:
             rank_M = step.rank_M
         return in_slots(step.row_M, rank_M)
 
-    def _given(self, step: Step, slots: Slots, token_M: Tensor) -> Step:
-        """The step at the positions of these slots, its features corrected for the tokens before each."""
+    def _given(self, step: Step, slots: Slots, wanted_RS: Tensor, token_M: Tensor) -> tuple[Tensor, Step]:
+        """Which of the M stand in the wanted slots, and the step there, corrected for the tokens before each."""
         head = ready_head(self.head, step.ready)
-        vector_RSE = token_table(step.ready.model)(slots.spread(token_M))
-        h_RSD = step.h_ND[slots.spread(step.local_M)]
-        h_RSD = h_RSD + head(h_RSD, vector_RSE, slots.spread(step.flat_M % step.length))
-        which_M = slots.collect(slots.which_RS)
-        h_MD = slots.collect(h_RSD)
-        return replace(step.chosen(which_M), h_ND=h_MD, local_M=torch.arange(len(h_MD), device=h_MD.device))
+        vector_RSE = token_table(step.ready.model)(token_M[slots.which_RS])
+        h_RSD = step.h_ND[step.local_M[slots.which_RS]]
+        correction_RSD = head(h_RSD, vector_RSE, (step.flat_M % step.length)[slots.which_RS])
+        which_N, h_ND = slots.which_RS[wanted_RS], h_RSD[wanted_RS] + correction_RSD[wanted_RS]
+        local_N = torch.arange(len(h_ND), device=h_ND.device)
+        return which_N, replace(step.chosen(which_N), h_ND=h_ND, local_M=local_N)
+
+
+def _by_noise(step: Step, key_M: Tensor) -> Draw:
+    """Every position by itself, by its own Gumbel noise."""
+    run, mask = step.ready.fused(gumbel.draw), step.ready.states.mask
+    drawn = [
+        run(step.logits(part), key_M[part.to(key_M.device)], mask, step.law, step.heat(part)) for part in step.parts()
+    ]
+    return categorical.join(drawn)
 
 
 # a head made ready for a device and a precision is kept while the head lives

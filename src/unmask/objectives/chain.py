@@ -83,7 +83,7 @@ class Chaining(Fusible):
         assert isinstance(self.teacher, Teacher)
         return self.teacher
 
-    def __call__(self, student: ChainHead, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput:
+    def __call__(self, student: Any, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput:
         return self.loss(student, batch, self.steps[step % len(self.steps)], generator)
 
     def loss(self, student: ChainHead, batch: Batch, N: int, generator: torch.Generator) -> LossOutput:
@@ -94,11 +94,12 @@ class Chaining(Fusible):
         h_ND = body.features(torch.where(hidden_BL, mask_of(states_of(body.model)), x0_BL)).flatten(0, 1)
         flat_M = flat(scored_BL)
         slots = in_slots(flat_M // x0_BL.shape[1], self._rank(student, h_ND, flat_M, u_BL))
-        at_RS, chosen_M = to_device(flat_M[slots.which_RS], device), to_device(flat_M, device)
+        where_RS = flat_M[slots.which_RS]
+        at_RS, chosen_M = to_device(where_RS, device), to_device(where_RS[slots.real_RS], device)
         vector_RSE = token_table(plain(body.prepared(device).model))(x0_BL.flatten()[at_RS]).detach()
         h_RSD = h_ND[at_RS]
         h_RSD = h_RSD + student(h_RSD, vector_RSE, at_RS % x0_BL.shape[1])
-        h_MD = h_RSD.flatten(0, 1).index_select(0, to_device(slots.flat_M, device))
+        h_MD = h_RSD.flatten(0, 1).index_select(0, to_device(flat(slots.real_RS), device))
         nll_M = self._nll(h_MD, x0_BL.flatten()[chosen_M])
         loss_BL = nll_M.new_zeros(x0_BL.numel()).index_put((chosen_M,), N * nll_M).view_as(x0_BL)
         region_BL = torch.where(scored_BL, RECONSTRUCT, IDENTITY).to(torch.int8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -55,15 +55,16 @@ def train_chain(
     """A model with a chain that was trained beside it."""
     head = new_head(base, name, trainer.seed, shape)
     made = trainer.fit(head, objective, loader, facts={"from": {"source": name, "weights": head.config.base_weights}})
-    assert isinstance(made.model, ChainHead)
+    trained = made.model
+    assert isinstance(trained, ChainHead)
     if "chain" not in made.provenance:  # a finished run has it
         with joined(trainer.device) as ranks:
-            facts = about(with_head(base, made.model, {}, "the chain"), loader, objective, ranks)
+            facts = about(with_head(base, trained, {}, "the chain"), loader, objective, ranks)
             made = dataclasses.replace(made, provenance={**made.provenance, "chain": facts})
             if trainer.out is not None:
                 folder, raw = Path(trainer.out) / "checkpoint", dict(head.named_parameters())
                 ranks.on_first(lambda: save(made, folder, raw=raw))
-    return with_head(base, made.model, made.provenance, "the chain")
+    return with_head(base, trained, made.provenance, "the chain")
 
 
 def about(chained: Checkpoint, loader: Loader, objective: Chaining, ranks: Ranks) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def about(chained: Checkpoint, loader: Loader, objective: Chaining, ranks: Ranks
 class _Both:
     """A law that also sums what the factorised one says, so that the body runs once for both."""
 
-    name = "both"
+    name: ClassVar[str] = "both"
 
     def __init__(self, law: StepLaw) -> None:
         self.law, self.without = law, 0.0

@@ -15,24 +15,14 @@ GRID = 1024
 
 @dataclass(frozen=True)
 class Slots:
-    """Where each of the M positions stands in a table of texts and slots; slots beyond a text's last are filled up."""
+    """Which of the M positions stands in each slot of each text."""
 
-    which_RS: Tensor  # which of the M stands in a slot; any of them where the slot is beyond the text's last
-    real_RS: Tensor  # bool
-    flat_M: Tensor  # where each of the M stands in the table
-
-    def spread(self, values_M: Tensor) -> Tensor:
-        """A value, or a vector, of every slot: (R, S, ...)."""
-        return values_M[self.which_RS]
-
-    def collect(self, values_RS: Tensor) -> Tensor:
-        """Back to the M."""
-        return values_RS.flatten(0, 1)[self.flat_M]
+    which_RS: Tensor  # any of the text's own where a slot is beyond its last
+    real_RS: Tensor  # bool: whether it is not
 
     def rows(self, keep_R: Tensor) -> Slots:
-        """Only some of the texts. `flat_M` then lists what is left of the M, text by text."""
-        real_RS = self.real_RS[keep_R]
-        return Slots(self.which_RS[keep_R], real_RS, real_RS.flatten().nonzero()[:, 0])
+        """Only some of the texts."""
+        return Slots(self.which_RS[keep_R], self.real_RS[keep_R])
 
 
 def in_slots(row_M: Tensor, rank_M: Tensor | None = None) -> Slots:
@@ -45,13 +35,11 @@ def in_slots(row_M: Tensor, rank_M: Tensor | None = None) -> Slots:
         order_M = order_M[text_M[order_M].argsort(stable=True)]
     count_R = torch.bincount(text_M)
     start_R = count_R.cumsum(0) - count_R
-    slot_M = torch.arange(M, device=device) - start_R[text_M]  # of the M as they are ordered
     S = int(count_R.max()) if M else 0
     slot_S = torch.arange(S, device=device)
     real_RS = slot_S < count_R[:, None]
     which_RS = order_M[(start_R[:, None] + slot_S).clamp(max=max(M - 1, 0))]
-    flat_M = torch.empty_like(order_M).scatter_(0, order_M, text_M * S + slot_M)
-    return Slots(torch.where(real_RS, which_RS, order_M[start_R][:, None]), real_RS, flat_M)
+    return Slots(torch.where(real_RS, which_RS, order_M[start_R][:, None]), real_RS)
 
 
 def sureness(log_weight_MV: Tensor) -> Tensor:
