@@ -54,9 +54,18 @@ def create_app(
     requests = Requests()
     _add_routes(app, engines, limits, requests)
     if page is not None:
-        app.mount("/", StaticFiles(directory=page, html=True))
+        app.mount("/", _Page(directory=page, html=True))
     app.add_middleware(Guard, limits=limits, requests=requests, hosts=hosts, origins=origins, key=key)
     return app
+
+
+class _Page(StaticFiles):
+    """Files that a browser asks for again: old ones must not mix with those of a newer version."""
+
+    def file_response(self, *given: Any, **named: Any) -> Response:
+        response = super().file_response(*given, **named)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
 
 
 def engine_named(engines: Mapping[str, Engine], name: str) -> Engine:

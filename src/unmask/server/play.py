@@ -50,7 +50,7 @@ def _named(models: Sequence[str | Path]) -> dict[str, str | Path]:
     """Models by the name the page shows: the last part of a path or hub name."""
     named: dict[str, str | Path] = {}
     for model in models:
-        name = Path(model).name
+        name = Path(model).name or str(model)
         if name in BUNDLED and name in named:
             continue
         if name in named:

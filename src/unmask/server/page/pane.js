@@ -77,7 +77,8 @@ export class Pane {
     const before = shown === null ? " " : shown.slice(0, shown.length - body.length);
     // a token of white space alone has to be seen too
     space.data = body ? before : "";
-    word.textContent = body || (shown === null ? "" : before.replaceAll("\n", "↵\n"));
+    const seen = body || (shown === null ? "" : before.replaceAll("\n", "↵\n"));
+    if (word.textContent !== seen) word.textContent = seen; // else the pointer would come in anew
     const isNew = cell.kind === "drawn" && cell.step === this.shown && !isSettled;
     word.className = [cell.kind, isNew && "new", isChosen && "chosen", shown === null && "unknown", !body && "white"]
       .filter(Boolean).join(" ");
@@ -146,9 +147,10 @@ export class Pane {
     const on = (name, act) => this.box.addEventListener(name, event => at(event) !== undefined && act(Number(at(event)), event));
     on("pointerover", position => this.#look(position));
     on("focusin", position => this.#look(position));
-    on("click", position => {
+    on("click", (position, event) => {
       this.#setCurrent(position);
       this.#toggle(position);
+      if (event.pointerType === "touch") this.#look(position); // a finger does not hover
     });
     this.box.addEventListener("pointerleave", hideCard);
     this.box.addEventListener("focusout", hideCard);
