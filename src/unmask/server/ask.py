@@ -5,6 +5,7 @@ Nothing in a request names a file: plans come from the table of plans, models fr
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +46,13 @@ class Asked(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_left_out(cls, said: Any) -> Any:
-        return {name: value for name, value in said.items() if value is not None} if isinstance(said, dict) else said
+        if not isinstance(said, dict):
+            return said
+        try:
+            json.dumps(said, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text holds half of a character (a lone surrogate)") from None
+        return {name: value for name, value in said.items() if value is not None}
 
 
 class TemplateAsked(Asked):

@@ -80,7 +80,7 @@ class Guard:
             raise Denied(403, f"pages of {origin!r} may not use this server")
         if self.key is not None and path.startswith(CLOSED):
             kind, _, given = headers.get("authorization", "").partition(" ")
-            right = hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.key.encode("utf-8"))
+            right = hmac.compare_digest(given.encode("latin-1"), self.key.encode("utf-8"))
             if kind.lower() != "bearer" or not right:
                 raise Denied(401, "give the API key: Authorization: Bearer KEY")
 
