@@ -114,6 +114,10 @@ BENCHES = {
         "our sampler against the published one, per forward",
         "unmask.bench.sampler:sampler", plugins=False, smaller=_BATCH,
     ),
+    "serve": Verb(
+        "many clients at once against one call at a time: requests a second, waiting, equal texts",
+        "unmask.bench.serve:serve", plugins=False, smaller="give fewer --clients",
+    ),
     "distill": Verb(
         "our distillation step against the plain one: speed and memory",
         "unmask.bench.distill:distill", plugins=False, smaller=f"{_BATCH} or --length",

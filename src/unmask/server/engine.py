@@ -202,6 +202,7 @@ class Engine:
     @torch.inference_mode()
     def _run(self) -> None:
         table = new_table(self.ready, self.slots, self.length)
+        self.ready.expect(self.batch, self.length)
         while True:
             with self._wake:
                 while not (self.live or self._pending or self._closing):
