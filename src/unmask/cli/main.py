@@ -122,6 +122,10 @@ BENCHES = {
         "our distillation step against the plain one: speed and memory",
         "unmask.bench.distill:distill", plugins=False, smaller=f"{_BATCH} or --length",
     ),
+    "cache": Verb(
+        "the error of an approximate cache of keys and values, and what it saves",
+        "unmask.bench.cache:cache", plugins=False,
+    ),
     "llada": Verb(
         "LLaDA's published generate against ours, at full size", "unmask.bench.llada:llada", plugins=False
     ),
