@@ -101,6 +101,10 @@ MORE = {
         "write a model for onnxruntime", "unmask.checkpoint.export:export", "unmask.cli.export:present", ("model",),
         machine=False,
     ),
+    "lm-eval": Verb(
+        "run tasks of EleutherAI's evaluation harness", "unmask.studies.harness:lm_eval",
+        "unmask.cli.lm_eval:present", smaller=_BATCH,
+    ),
     "duality": Verb(
         "show the Gaussian-discrete duality in numbers and a figure", "unmask.cli.duality:duality", plugins=False
     ),

@@ -132,26 +132,28 @@ class Tokenizer:
 
     def chat(self, chat: str | Messages) -> list[int]:
         """The tokens of a message, or of a conversation, in the model's chat format, up to where its answer begins."""
-        return self._encode_template(self._spelled(as_messages(chat), open_answer=True))
+        return self.encode_special(self.spell(as_messages(chat), open_answer=True))
 
     def exchange(self, chat: Messages) -> tuple[list[int], list[int]]:
         """A conversation that ends with an answer: the tokens up to where that begins, and those from there on."""
         messages = as_messages(chat)
-        prompt = self._spelled(messages[:-1], open_answer=True)
-        whole = self._spelled(messages, open_answer=False)
+        prompt = self.spell(messages[:-1], open_answer=True)
+        whole = self.spell(messages, open_answer=False)
         if not whole.startswith(prompt):
             raise UserError("the chat template changes what precedes an answer once it is given: write prompt and "
                             "answer as they are to be read")  # fmt: skip
-        return self._encode_template(prompt), self._encode_template(whole[len(prompt) :])
+        return self.encode_special(prompt), self.encode_special(whole[len(prompt) :])
 
-    def _spelled(self, messages: Messages, *, open_answer: bool) -> str:
+    def spell(self, messages: Messages, *, open_answer: bool) -> str:
+        """A conversation in the model's chat format, up to where its next answer begins (`open_answer`)."""
         text = render(self.specials, messages, f"the tokenizer {self.name!r}", open_answer=open_answer)
         for message in messages:  # it would be read as an end of turn, say, and a mask as a blank
             if found := next((name for name in self._special_names if name in message["content"]), None):
                 raise UserError(f"a message holds {found!r}, a special token of this model: leave it out of the text")
         return text
 
-    def _encode_template(self, text: str) -> list[int]:
+    def encode_special(self, text: str) -> list[int]:
+        """The tokens of a text that `spell` wrote: special ones are read as such."""
         ids: list[int] = self._reading_specials.encode(text, add_special_tokens=False).ids
         return ids
 

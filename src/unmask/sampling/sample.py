@@ -9,8 +9,8 @@ Shapes: B sequences of a batch, R of them in a forward, L positions, M positions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -72,9 +72,11 @@ class Run:
         self.memory: Memory | None = None
 
     def all(
-        self, wanted: list[Tensor], batch: int | None, ranks: Ranks, report: Callable[[list[Row]], None]
-    ) -> list[Row]:
-        """This process's share, batches of equal length together; then everybody's, in order."""
+        self, wanted: list[Tensor], batch: int | None, ranks: Ranks, report: Callable[[list[Row]], None],
+        numbers: Sequence[int] | None = None,
+    ) -> list[Row]:  # fmt: skip
+        """This process's share, batches of equal length together; then everybody's, in order. `numbers` name the
+        noise of each; default: its place."""
         size = batch or usual_batch(self.ready.model, self.ready.device)
         by_length: dict[int, list[int]] = {}
         for index in range(ranks.rank, len(wanted), ranks.world):
@@ -83,7 +85,9 @@ class Run:
         for indices in by_length.values():
             for start in range(0, len(indices), size):
                 part = indices[start : start + size]
-                rows += self.batch(part, torch.stack([wanted[index] for index in part]))
+                named = part if numbers is None else [numbers[index] for index in part]
+                made = self.batch(named, torch.stack([wanted[index] for index in part]))
+                rows += [replace(row, index=index) for row, index in zip(made, part, strict=True)]
                 report(rows[-len(part) :])
         if ranks.world > 1:
             shares = ranks.gather([row.to_json() for row in rows])

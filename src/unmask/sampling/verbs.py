@@ -44,6 +44,7 @@ def sample(
     length: int | Sequence[int] | None = None,
     max_new: int | None = None,
     seed: int = 0,
+    numbers: Sequence[int] | None = None,
     plan: str | Plan | None = None,
     block_size: int | None = None,
     threshold: float | None = None,
@@ -83,6 +84,7 @@ def sample(
         max_new: write at most so many tokens after the prompt or the chat (default for chat: 128); the text ends where
             the model ends it, and the record keeps all tokens
         seed: names the noise: with the same seed, sample i is the same whatever n or batch
+        numbers: which samples to write, such as 7 for the eighth alone (default: 0, 1, 2, ...)
     Plan:
         plan: which positions a step reveals: iid, permutation, golden, comb, rotation, van_der_corput, stride, dilated,
             left_to_right, confidence, entropy, entropy_bounded, or blocks (of 32 positions from left to right, golden
@@ -129,7 +131,7 @@ def sample(
     kept = _caching(checkpoint, cache, refresh)
     how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback, spell, kept)
     how.check()
-    n = how_many(n, prompt, chat, suffix, length, infill)
+    n = how_many(n, prompt, chat, suffix, length, infill, numbers)
     with joined(device) as ranks:
         run = Run(how, make_ready(checkpoint.model, ranks.device, precision, compile))
         wanted = templates(
@@ -142,7 +144,9 @@ def sample(
                 indices = [row.index for row in rows]
                 finished(collect(rows, [wanted[i] for i in indices], run.ready.forwards, run), indices)
 
-        rows = run.all(wanted, batch, ranks, report)
+        if numbers is not None and len(numbers) != n:
+            raise UserError(f"{len(numbers)} numbers for {n} samples: give one for each")
+        rows = run.all(wanted, batch, ranks, report, numbers)
         forwards = sum(ranks.gather(run.ready.forwards))
     return collect(rows, wanted, forwards, run)
 

@@ -1,0 +1,67 @@
+"""Answers to many prompts: what is written to one depends on the prompt, its length and the seed, on nothing else.
+
+A sample's noise is named by a number; here the number is a hash of the request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unmask.checkpoint.io import Checkpoint
+from unmask.core.errors import UserError
+from unmask.core.streams import seed_of
+from unmask.sampling.infill import answer_of
+from unmask.sampling.verbs import sample
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was written to one prompt."""
+
+    text: str
+    tokens: int  # up to the one that ends it, that one counted
+    nfe: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """All of them, and the seconds that they took together."""
+
+    each: list[Answer]
+    seconds: float
+    record: dict[str, Any]
+
+
+def answer(
+    checkpoint: Checkpoint, prompts: Sequence[Sequence[int]], room: Sequence[int] | int, *, seed: int = 0, **how: Any
+) -> Written:
+    """Write at most `room` tokens after each prompt (token ids); `how` is what `sample` takes."""
+    tokenizer = checkpoint.tokenizer
+    if tokenizer is None:
+        raise UserError("this model has no tokenizer, so it answers no text")
+    rooms = [room] * len(prompts) if isinstance(room, int) else list(room)
+    groups: dict[tuple[int, int], list[int]] = {}
+    for place, prompt in enumerate(prompts):
+        if len(prompt) + rooms[place] > checkpoint.model.length:
+            raise UserError(f"a prompt of {len(prompt)} tokens with an answer of {rooms[place]} is longer than the "
+                            f"model's {checkpoint.model.length}: allow fewer tokens, or shorten it")  # fmt: skip
+        groups.setdefault((len(prompt), rooms[place]), []).append(place)
+    found: dict[int, Answer] = {}
+    record: dict[str, Any] = {}
+    begun = time.perf_counter()
+    for (_, size), places in groups.items():
+        templates = torch.tensor([[*prompts[place], *[-1] * size] for place in places])
+        numbers = [seed_of("request", size, *prompts[place]) for place in places]
+        made = sample(checkpoint, infill=templates, numbers=numbers, seed=seed, **how)
+        record = made.record
+        four = zip(places, templates, made.tokens, made.nfe.tolist(), strict=True)
+        for place, template_L, tokens_L, nfe in four:
+            ids = answer_of(tokens_L, template_L, tokenizer.stop_ids, alone=True)
+            found[place] = Answer(tokenizer.decode(ids), min(len(ids) + 1, size), nfe)
+    seconds = time.perf_counter() - begun
+    return Written([found[place] for place in range(len(prompts))], seconds, record)
