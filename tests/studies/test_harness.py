@@ -15,6 +15,7 @@ from tests.models.hub_folder import write_folder
 import unmask
 from unmask.cli.main import main
 from unmask.models.denoiser import log_probs
+from unmask.sampling.answers import answer
 from unmask.studies.harness_model import Harnessed
 
 HOW = {"plan": "confidence", "device": "cpu", "precision": "fp32", "batch": 3}
@@ -54,6 +55,14 @@ def test_answers_end_at_the_tasks_stops_and_take_its_settings(checkpoint):
     assert not set("edka") & set(stopped)
     greedy = asked(("a b", {"do_sample": False}), ("a b", {"temperature": 0.0}))
     assert len(set(reader(checkpoint).generate_until(greedy))) == 1
+
+
+def test_a_threshold_decides_how_many_steps_there_are(checkpoint):
+    one = Harnessed(checkpoint, {**HOW, "threshold": 0.01}, **SETTINGS)
+    assert one.generate_until(asked(("a b", {"until": []})))[0]
+    made = answer(checkpoint, [[0, 1]], 8, threshold=1e-9, **{**HOW, "batch": None})
+    assert made.each[0].nfe == 1
+    assert answer(checkpoint, [[0, 1]], 8, **HOW).each[0].nfe == 8
 
 
 def test_likelihoods_depend_on_the_request_alone(checkpoint):

@@ -15,8 +15,9 @@ import torch
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.streams import seed_of
+from unmask.plans.plan import by_threshold
 from unmask.sampling.infill import answer_of
-from unmask.sampling.verbs import sample
+from unmask.sampling.verbs import chosen_plan, sample
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,14 @@ class Written:
 
 
 def answer(
-    checkpoint: Checkpoint, prompts: Sequence[Sequence[int]], room: Sequence[int] | int, *, seed: int = 0, **how: Any
-) -> Written:
-    """Write at most `room` tokens after each prompt (token ids); `how` is what `sample` takes."""
+    checkpoint: Checkpoint, prompts: Sequence[Sequence[int]], room: Sequence[int] | int, *, seed: int = 0,
+    steps: int | None = None, plan: str = "confidence", block_size: int | None = None, threshold: float | None = None,
+    **how: Any,
+) -> Written:  # fmt: skip
+    """Write at most `room` tokens after each prompt (token ids), by default one a step, where no threshold decides how
+    many; `how` is what else `sample` takes."""
+    chosen = chosen_plan(plan, block_size, threshold)
+    assert chosen is not None
     tokenizer = checkpoint.tokenizer
     if tokenizer is None:
         raise UserError("this model has no tokenizer, so it answers no text")
@@ -57,7 +63,8 @@ def answer(
     for (_, size), places in groups.items():
         templates = torch.tensor([[*prompts[place], *[-1] * size] for place in places])
         numbers = [seed_of("request", size, *prompts[place]) for place in places]
-        made = sample(checkpoint, infill=templates, numbers=numbers, seed=seed, **how)
+        count = steps if steps is not None or by_threshold(chosen) else size
+        made = sample(checkpoint, steps=count, plan=chosen, infill=templates, numbers=numbers, seed=seed, **how)
         record = made.record
         four = zip(places, templates, made.tokens, made.nfe.tolist(), strict=True)
         for place, template_L, tokens_L, nfe in four:

@@ -70,7 +70,7 @@ class Harnessed(LM):
         for (room, heat), places in kinds.items():
             prompts = [self._encode(requests[place].args[0])[-(self._length - room) :] for place in places]
             made = answer(
-                self.checkpoint, prompts, room, seed=self.seed, steps=self.steps or room, temperature=heat, **self.how
+                self.checkpoint, prompts, room, seed=self.seed, steps=self.steps, temperature=heat, **self.how
             )
             for place, one in zip(places, made.each, strict=True):
                 found[place] = _cut(one.text, requests[place].args[1].get("until", []))
@@ -79,16 +79,13 @@ class Harnessed(LM):
     # -- likelihoods ---------------------------------------------------------------------------------------------
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Of each continuation: its bound, and whether it is what the sampler writes at temperature 0, token by
-        token."""
-        found = []
+        """Of each continuation: its bound, and whether it is what is written at temperature 0, the surest token first,
+        one a step."""
+        found, machine = [], {name: self.how[name] for name in ("device", "precision")}
         for request in requests:
             context, continuation = self._pair(*request.args)
             value = self._bound(context, continuation, request.args)
-            greedy = answer(
-                self.checkpoint, [context], len(continuation), seed=self.seed, steps=len(continuation),
-                temperature=0.0, **self.how,
-            )  # fmt: skip
+            greedy = answer(self.checkpoint, [context], len(continuation), temperature=0.0, **machine)
             same = greedy.each[0].text == self.codec.decode(continuation)
             found.append((value, same))
         return found
