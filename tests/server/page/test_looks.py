@@ -55,6 +55,9 @@ def test_light_and_dark_wide_and_narrow(page, played, width: int, scheme: str) -
         ".map(one => one.outerHTML)"
     )
     assert page.eval(outside) == []
+    tops = "[...document.querySelectorAll('#side-{} select, #side-{} input')].map(x => x.getBoundingClientRect().top)"
+    for side in "ab":
+        assert len(set(page.eval(tops.replace("{}", side)))) == 1, "model, plan and steps stand in one row"
     assert least_contrast(page) >= 4.5
     assert is_dark(page) == (scheme == "dark")
     page.click("#theme")
