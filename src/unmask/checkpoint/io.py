@@ -20,7 +20,15 @@ from unmask.checkpoint import adapters
 from unmask.checkpoint.chain import beside_its_model, with_stored
 from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
-from unmask.checkpoint.published import check_mask, family_that_reads, published_tensors, published_tokenizer
+from unmask.checkpoint.published import (
+    Stored,
+    check_mask,
+    family_that_reads,
+    published_tensors,
+    published_tokenizer,
+    stored_tensors,
+)
+from unmask.checkpoint.spread import DeviceMap, spread
 from unmask.checkpoint.tensors import at_most_these, check_finite, read_tensors, write_tensors
 from unmask.core.errors import UserError, os_errors, reading, unknown
 from unmask.core.files import check_claim, fresh_folder, kind_of, read_json, sha256_file, write_json, write_text
@@ -190,6 +198,7 @@ def load(
     weights: Literal["ema", "raw"] = "ema",
     revision: str | None = None,
     device: str | torch.device = "cpu",
+    device_map: DeviceMap | None = None,
 ) -> Checkpoint:
     """A checkpoint ready to use, its model in eval mode and in the precision that it was stored in.
 
@@ -200,24 +209,33 @@ def load(
         weights: the averaged weights or the raw ones, where a checkpoint has both
         revision: of a hub repository
         device: where the model goes
+        device_map: over which devices, for a model of transformers: accelerate's auto, balanced or sequential, or which
+            part goes where, a device, cpu or disk, such as {"model.layers.1": "disk", "": "cpu"}
     """
     place = _device(device)
-    checkpoint = stored(source, adapter=adapter, weights=weights, revision=revision)
+    kept: Stored | None = None if device_map is None else {}
+    checkpoint = stored(source, adapter=adapter, weights=weights, revision=revision, kept=kept)
     if family_of(checkpoint.model).adapter:
         checkpoint = beside_its_model(checkpoint, str(source), load)
-    plain(checkpoint.model).to(place).eval()
+    plain(checkpoint.model).eval()
+    if device_map is None or kept is None:
+        plain(checkpoint.model).to(place)
+    else:
+        spread(plain(checkpoint.model), device_map, kept)
     return dataclasses.replace(checkpoint, name=str(source if adapter is None else adapter))
 
 
 def stored(
     source: str | Path, *, adapter: str | Path | None = None, weights: Literal["ema", "raw"] = "ema",
-    revision: str | None = None,
+    revision: str | None = None, kept: Stored | None = None,
 ) -> Checkpoint:  # fmt: skip
-    """What `load` reads, on the CPU; of a chain the head alone."""
+    """What `load` reads, on the CPU; of a chain the head alone. `kept` learns where each tensor lies."""
     if weights not in WEIGHTS:
         raise unknown("weights", str(weights), WEIGHTS)
     load_plugins()  # its family may be one of an installed package
     if adapter is not None:
+        if kept is not None:
+            raise UserError("an adapter goes on a model in one place: leave out device_map, or merge it first")
         base = load(source, revision=revision)
         with os_errors("read", adapter), reading(adapter, "the adapter", "restore a copy, or save it again"):
             return _adapted(locate(adapter), weights, base, str(source))
@@ -227,7 +245,7 @@ def stored(
         if path.is_dir() and adapters.is_adapter(path):
             return _adapted(path, weights, None, None)
         if path.is_dir():
-            return _from_folder(path, weights, origin)
+            return _from_folder(path, weights, origin, kept)
         metadata, tensors = read_lightning(path, weights)
         return _published("dit", metadata, tensors, path, {**origin, "format": "lightning"})
 
@@ -242,17 +260,19 @@ def _device(device: str | torch.device) -> torch.device:
     return place
 
 
-def _from_folder(folder: Path, weights: Literal["ema", "raw"], origin: Mapping[str, Any]) -> Checkpoint:
+def _from_folder(
+    folder: Path, weights: Literal["ema", "raw"], origin: Mapping[str, Any], kept: Stored | None
+) -> Checkpoint:
     if not (folder / "config.json").exists():
         raise _no_checkpoint(folder)
     config = read_json(folder / "config.json", "checkpoint config")
     if config.get("format") == FORMAT:
-        return _from_own(folder, config, weights)
+        return _from_own(folder, config, weights, kept)
     family = family_that_reads(config, folder)
     if weights == "raw":
         raise _one_set(folder)
     kind = config.get("model_type", "sdtt")  # SDTT's config.json is its Hydra config, which has no such entry
-    return _published(family.name, config, published_tensors(folder), folder, {**origin, "format": kind})
+    return _published(family.name, config, published_tensors(folder, kept), folder, {**origin, "format": kind})
 
 
 def _no_checkpoint(folder: Path) -> UserError:
@@ -268,16 +288,18 @@ def _one_set(folder: Path) -> UserError:
     return UserError(f"{folder} holds one set of weights: load it with weights='ema' (--weights ema, the default)")
 
 
-def _from_own(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "raw"]) -> Checkpoint:
+def _from_own(
+    folder: Path, config: Mapping[str, Any], weights: Literal["ema", "raw"], kept: Stored | None
+) -> Checkpoint:
     _check_files(folder, config, weights, FILES["ema"])
     tokenizer = None
     if "tokenizer.json" in config["files"]:
         tokenizer = Tokenizer.read(folder / "tokenizer.json", config.get("tokenizer", "custom"))
     process, law, provenance = _beside(folder, config)
     family = family_named(config["family"])
-    tensors = read_tensors(folder / FILES["ema"])
+    tensors = stored_tensors(folder / FILES["ema"], kept)
     if weights == "raw":
-        tensors |= read_tensors(folder / FILES["raw"])
+        tensors |= stored_tensors(folder / FILES["raw"], kept)
     model = _model(family.name, family.config(**config["model"]), tensors, folder)
     return _chained(Checkpoint(model, process, tokenizer, provenance, law), folder, config)
 

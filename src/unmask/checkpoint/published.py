@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unmask.checkpoint.tensors import read_tensors
+from unmask.checkpoint.tensors import mapped_tensors, read_tensors
 from unmask.core.errors import UserError
 from unmask.core.files import read_json
 from unmask.data.tokenizer import FILE as TOKENIZER
@@ -37,10 +37,21 @@ def family_that_reads(config: Mapping[str, Any], where: Path) -> Family:
         raise
 
 
-def published_tensors(folder: Path) -> dict[str, Tensor]:
+Stored = dict[int, tuple[Path, str]]  # of a tensor, by its address: its file, and its name there
+
+
+def published_tensors(folder: Path, stored: Stored | None) -> dict[str, Tensor]:
     """All tensors of a folder, from one file or from the shards of its index."""
-    files = weight_files(folder)
-    return {name: tensor for path in files for name, tensor in read_tensors(path).items()}
+    return {name: tensor for path in weight_files(folder) for name, tensor in stored_tensors(path, stored).items()}
+
+
+def stored_tensors(path: Path, stored: Stored | None) -> dict[str, Tensor]:
+    """The tensors of a file; where `stored` is asked for they stay in the file, and it learns where each lies."""
+    if stored is None:
+        return read_tensors(path)
+    tensors = mapped_tensors(path)
+    stored.update((tensor.data_ptr(), (path, name)) for name, tensor in tensors.items())
+    return tensors
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -28,6 +28,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return {name: tensor for part in _portions(path) for name, tensor in part.items()}
 
 
+def mapped_tensors(path: Path) -> dict[str, Tensor]:
+    """The same, all in the file itself: what nobody looks at takes no memory."""
+    with reading(path, cure="copy or download it again"), open(path, "rb"), safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in list(file.keys())}
+
+
 def _portions(path: Path) -> Iterator[dict[str, Tensor]]:
     """The tensors of a file, some at a time.
 

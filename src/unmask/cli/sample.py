@@ -68,12 +68,12 @@ def present(
     for target in (out, gif, html) if is_first() else ():  # who writes has to be able to
         check_writable(target)
     given = call.keywords
-    checkpoint = load(given["model"], weights=weights)
+    checkpoint = load(given["model"], weights=weights, device_map=given["device_map"])
     n = how_many(*(given[name] for name in ("n", "prompt", "chat", "suffix", "length", "infill")))
     lines = as_json if json else partial(plain, n=n, is_terminal=sys.stdout.isatty() and out is None)
     printer = Printer(lines, waits=watch) if out is None and is_first() else None
     with _Audience(checkpoint, n, watch, film=bool(gif or html), printer=printer) as audience:
-        samples = call(model=checkpoint, callback=audience.callback, finished=audience.finished)
+        samples = call(model=checkpoint, device_map=None, callback=audience.callback, finished=audience.finished)
     if not is_first():
         return
     every = range(len(samples))

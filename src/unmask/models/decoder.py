@@ -224,6 +224,7 @@ class DecoderFamily(Family):
 
     network: ClassVar[type[Decoder]]
     config = DecoderConfig
+    spreads = True
     required: ClassVar[Mapping[str, Any]] = {}  # what a published config.json must say, if it says anything
 
     def for_tokens(self, config: DecoderConfig, tokens: int) -> DecoderConfig:

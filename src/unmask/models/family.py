@@ -32,6 +32,8 @@ class Family:
     adapter: ClassVar[bool] = False  # no model by itself: it works beside the one that its config names
     model_types: ClassVar[tuple[str, ...]] = ()  # those of published config.json files that are of this family
 
+    spreads: ClassVar[bool] = False  # whether it goes over several devices: each weight is used by its own module
+
     # -- making one ----------------------------------------------------------------------------------------------
 
     def build(self, config: Any) -> nn.Module:
@@ -123,6 +125,8 @@ class Family:
         change, such as those below an adapter, are shared.
         """
         weights = list(model.parameters())
+        if hasattr(model, "hf_device_map"):  # spread over devices, where it stays
+            return model
         ready = {id(w) for w in weights if (w.dtype, w.device) == (dtype, device)}
         if not model.training and len(ready) == len(weights):
             return model

@@ -60,6 +60,7 @@ def sample(
     refresh: int | None = None,
     batch: int | None = None,
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    device_map: str | None = None,
     precision: Literal["auto", "bf16", "fp32"] = "auto",
     compile: bool = False,
     callback: Callback | None = None,
@@ -110,13 +111,16 @@ def sample(
             (default: only where a block begins)
         batch: samples at a time (default: 8 on a CPU, on a GPU what fills it); changes the speed, not the samples
         device: where to run
+        device_map: spread a large model: accelerate's auto, balanced or sequential, or which part goes where, as JSON
         precision: of the network; auto is bf16 on CUDA, else fp32
         compile: compile the network: pays for many samples on a GPU
     In Python:
         callback: called after every step with what stands (a StepView)
         finished: called with each batch of this process that is done, and the numbers of its samples
     """
-    checkpoint = model if isinstance(model, Checkpoint) else load(model)
+    if device_map is not None and isinstance(model, Checkpoint):
+        raise UserError("device_map is for a model that sample loads: give it to load")
+    checkpoint = model if isinstance(model, Checkpoint) else load(model, device_map=device_map)
     check_denoiser(checkpoint.model)
     if remask is None and eta is not None:
         raise UserError("eta belongs to remask: say which rule, cap, rescale or confidence")

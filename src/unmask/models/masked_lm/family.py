@@ -29,6 +29,7 @@ class MaskedLMFamily(Family):
     name = "masked_lm"
     network = MaskedLM
     config = MaskedLMConfig
+    spreads = True
     presets = {"tiny": MaskedLMConfig(vocab_size=1025, length=128, mask=1024, shape=TINY)}  # noqa: RUF012
     model_types = ("bert", "roberta", "modernbert")
 

@@ -85,12 +85,12 @@ class MaskedLM(nn.Module):
         given = {"inputs_embeds" if z.is_floating_point() else "input_ids": z}
         seen = None if visible is None else visible.long()
         h_BLD: Tensor = self.body(**given, attention_mask=seen).last_hidden_state
-        return h_BLD
+        return h_BLD.to(z.device)
 
     def logits(self, h: Tensor) -> Tensor:
         """The head, at any selection of positions: h_...D -> logits_...V."""
         logits_1NV: Tensor = self.inner(inputs_embeds=h.reshape(1, -1, h.shape[-1])).logits
-        return logits_1NV.view(*h.shape[:-1], -1)
+        return logits_1NV.view(*h.shape[:-1], -1).to(h.device)
 
     def forward(self, z: Tensor) -> Tensor:
         """logits_BLV of z_BL."""
