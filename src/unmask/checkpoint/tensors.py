@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from unmask.core.errors import UserError, from_os_error, os_errors, reading
 
-PORTION = 2**28  # bytes that are mapped at a time
+PORTION = 2**26  # bytes that are mapped at a time
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
