@@ -3,7 +3,7 @@
 VENV := .venv
 RUN := $(VENV)/bin
 
-.PHONY: install torch test demo lint types soak clean
+.PHONY: install torch test demo playground lint types soak clean
 .DEFAULT_GOAL := test
 
 install: $(VENV)/.installed
@@ -28,6 +28,10 @@ test: install
 
 demo: install
 	$(RUN)/unmask demo
+
+# the static page of docs/playground/: needs npm, for onnxruntime-web
+playground: install
+	$(RUN)/python -m tools.playground
 
 lint: install
 	$(RUN)/ruff check .

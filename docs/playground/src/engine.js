@@ -1,0 +1,3 @@
+// In place of the server's engine.
+
+export { models, run } from "./local.js";
