@@ -51,7 +51,7 @@ def llada(
         out: where to write everything as JSON, after every part
     """
     bench = Bench(pick_device(device), size, seconds, out)
-    for part in (reading, block_step, fused_block_step, no_cache, with_cache, fused, distillation):
+    for part in (reading, block_step, fused_block_step, no_cache, company, with_cache, fused, distillation):
         bench.run(part)
     bench.run(ratios)
     return bench.result
@@ -230,6 +230,36 @@ def _ours(bench: Bench, ready: Ready, label: str, plan: Plan, steps: int, B: int
     facts = {"batch": B, "temperature": temperature, "steps": steps, "ms_a_forward": seconds * 1e3,
              "ms_a_token": seconds * 1e3 * steps / (ANSWER * B), "peak_gib": peak}  # fmt: skip
     bench.say(label, facts)
+
+
+def company(bench: Bench) -> None:
+    """Answers to eight prompts of different length, written together and each by itself: how many are equal."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = [17, 33, 50, 64, 90, 101, 120, 128]
+    given = [torch.randint(bench.model.vocab_size - 200, (one,), generator=generator) for one in lengths]
+    for temperature in TEMPERATURES:
+        together = _answers(bench, given, list(range(8)), temperature)
+        alone = [_answers(bench, [one], [i], temperature)[0] for i, one in enumerate(given)]
+        same = [mine == other for mine, other in zip(together, alone, strict=True)]
+        tokens = [a == b for mine, other in zip(together, alone, strict=True) for a, b in zip(mine, other, strict=True)]
+        facts = {"texts": len(same), "temperature": temperature, "equal_texts": sum(same) / len(same),
+                 "equal_tokens": sum(tokens) / len(tokens)}  # fmt: skip
+        bench.say("answers of 64 tokens in 16 steps, eight together against each alone", facts)
+
+
+@torch.inference_mode()
+def _answers(bench: Bench, given: list[Tensor], indices: list[int], temperature: float) -> list[list[int]]:
+    """64 tokens after each prompt, all in one forward a step."""
+    how = How(bench.checkpoint, GOLDEN, make_grid("rank", 16), None, Law(temperature), False, 0,
+              bench.checkpoint.step_law, None)  # fmt: skip
+    length = max(map(len, given)) + 64
+    table = new_table(bench.ready, len(given), length)
+    templates = [torch.nn.functional.pad(one, (0, 64), value=-1)[None] for one in given]
+    drafts = [start_draft(how, bench.ready, table, [i], one, at=row)
+              for row, (i, one) in enumerate(zip(indices, templates, strict=True))]  # fmt: skip
+    for moves in zip(*(draft.moves(bench.ready.device) for draft in drafts), strict=True):
+        take_step(bench.ready, table, list(zip(drafts, moves, strict=True)))
+    return [draft.state.z_BL[0, len(one) : len(one) + 64].tolist() for draft, one in zip(drafts, given, strict=True)]
 
 
 def with_cache(bench: Bench) -> None:
