@@ -52,7 +52,9 @@ def engine(checkpoint: Checkpoint) -> Iterator[Engine]:
 def listening(checkpoint: Checkpoint, limits: Limits | None = None, **how: Any) -> Iterator[str]:
     """A live server on the loopback; gives its address. When it ends, nothing may be left of what ran."""
     limits = limits or Limits(patience=5, timeout=30, grace=5)
-    engines = {"tiny": Engine(checkpoint, "tiny", torch.device("cpu"), batch=how.pop("batch", None), limits=limits)}
+    models, batch = {"tiny": checkpoint, **how.pop("others", {})}, how.pop("batch", None)
+    place = torch.device("cpu")
+    engines = {name: Engine(one, name, place, batch=batch, limits=limits) for name, one in models.items()}
     server = make_server(create_app(engines, limits=limits, **how), limits)
     with open_socket("127.0.0.1", 0) as bound:
         thread = threading.Thread(target=server.run, args=([bound],))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -16,12 +17,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.server.conftest import LENGTH, listening, numbers
+from tests.server.conftest import LENGTH, listening, numbers, tiny
 
 import unmask
 from unmask.checkpoint.io import save
 from unmask.core.errors import UserError
+from unmask.server.guard import Guard
 from unmask.server.limits import Limits
+from unmask.server.metrics import Requests
 from unmask.server.verbs import host_names, read_key
 
 LONG = {"model": "tiny", "length": LENGTH, "steps": LENGTH}
@@ -263,6 +266,40 @@ def test_metrics_count(checkpoint):
     assert found['unmask_texts_total{model="tiny"}'] == 4
     assert found['unmask_rows_total{model="tiny"}'] == 12
     assert 3 <= found['unmask_forwards_total{model="tiny"}'] <= 12
+
+
+def test_every_model_has_an_engine_of_its_own(checkpoint):
+    other = tiny(length=24, seed=1)
+    with listening(checkpoint, others={"second": other}) as address:
+        ids = [one["id"] for one in httpx.get(f"{address}/v1/models").json()["data"]]
+        asked = {"infill": "a ____________", "seed": 3, "steps": 4}
+        texts = [
+            httpx.post(f"{address}/v1/infill", json={"model": name, **asked}).json()["choices"][0]["text"]
+            for name in ids
+        ]
+    assert ids == ["tiny", "second"]
+    for model, text in zip((checkpoint, other), texts, strict=True):
+        assert text == unmask.sample(model, 1, 4, infill=asked["infill"], seed=3, device="cpu").text[0]
+
+
+def test_a_client_that_does_not_take_its_answer_is_let_go():
+    async def answering(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"never taken"})
+
+    async def sent(message):
+        if message["type"] == "http.response.body":
+            await asyncio.sleep(60)
+
+    async def received():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    requests = Requests()
+    guard = Guard(answering, Limits(patience=0.05), requests)
+    scope = {"type": "http", "path": "/health", "headers": [(b"host", b"localhost")], "method": "GET"}
+    asyncio.run(guard(scope, received, sent))
+    assert requests.answered == {("/health", 499): 1}
+    assert requests.running == 0
 
 
 # --- the process ------------------------------------------------------------------------------------------------------
