@@ -39,6 +39,7 @@ from unmask.plans.moves import (
 from unmask.plans.plan import Plan, by_threshold
 from unmask.plans.remask import Remask
 from unmask.processes.process import Process
+from unmask.sampling.ending import Ending
 from unmask.sampling.samples import StepView
 
 LEGACY = "legacy_fp32"
@@ -106,9 +107,12 @@ class Draft:
             return
         assigned = how.plan.assign(self.blank_BL, how.grid, schedule, generators)
         if how.plan.rule:
-            yield from adaptive_moves(assigned, self.state, mask_id, by_threshold(how.plan), device)
+            moves = adaptive_moves(assigned, self.state, mask_id, by_threshold(how.plan), device)
         else:
-            yield from locked_moves(assigned, device)
+            moves = locked_moves(assigned, device)
+        if how.spell != "all" and (codec := how.checkpoint.tokenizer) is not None:
+            moves = Ending(self.state, self.blank_BL, codec.stop_ids, codec.eos_id, mask_id).cut(moves)
+        yield from moves
 
 
 def new_table(ready: Ready, rows: int, length: int, memory: Memory | None = None) -> State:
