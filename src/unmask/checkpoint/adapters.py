@@ -41,6 +41,8 @@ def write_adapter(
     """A network's adapter, and its raw weights beside the averaged ones, into a folder."""
     config = copy.deepcopy(config_of(model))
     config.inference_mode = True
+    if base := base_of(model):
+        config.base_model_name_or_path = base.source
     config.save_pretrained(folder)
     write_tensors(folder / TENSORS, adapter_tensors(model), dtype)
     if raw is not None:

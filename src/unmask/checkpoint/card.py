@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 import torch
 
+from unmask.checkpoint.adapters import TENSORS
 from unmask.checkpoint.io import FILES, Checkpoint
 from unmask.core.files import sha256_file
 from unmask.models.denoiser import is_causal
-from unmask.models.family import config_to_json, family_of, plain
+from unmask.models.family import config_to_json, family_of, plain, trainable
+from unmask.models.lora import base_of, config_of
 
 CARD = """# {name}
 
@@ -71,19 +73,21 @@ def model_card(
     licence: str | None,
     dtype: torch.dtype,
     weights: Literal["ema", "raw"],
+    name: str | None = None,
 ) -> str:
-    """The card of the checkpoint whose `weights` were written to `folder` in `dtype`."""
+    """The card of the checkpoint whose `weights` were written to `folder` in `dtype`, and which others load as `name`
+    (default: the folder's)."""
     causal, length = is_causal(plain(checkpoint.model)), checkpoint.model.length
     facts = {**dict(_model(checkpoint, dtype)), **dict(_training(checkpoint.provenance, dtype, weights))}
     if licence:
         facts["licence"] = licence
-    files = [folder / name for name in (FILES["ema"], "tokenizer.json")]
+    files, name = [folder / file for file in (FILES["ema"], TENSORS, "tokenizer.json")], name or folder.name
     hashes = [f"{sha256_file(file)}  {file.name}" for file in files if file.is_file()]
     return CARD.format(
-        name=folder.name,
+        name=name,
         about=about,
         facts="\n".join(f"| {name} | {value} |" for name, value in facts.items()),
-        command=_command(folder.name, causal),
+        command=_command(name, causal),
         limits=LIMITS[causal].format(length=length),
         hashes="\n".join(hashes),
     )
@@ -99,6 +103,9 @@ def _command(name: str, causal: bool) -> str:
 def _model(checkpoint: Checkpoint, dtype: torch.dtype) -> Iterator[tuple[str, str]]:
     """What it is."""
     model = plain(checkpoint.model)
+    if base := base_of(model):
+        trained, config = sum(value.numel() for value in trainable(model).values()), config_of(model)
+        yield "adapter", f"LoRA of rank {config.r} on {base.source}: {trained:,} parameters beside it"
     count = sum(parameter.numel() for parameter in model.parameters())
     kind = "causal: reads from left to right" if is_causal(model) else "diffusion: writes in any order"
     yield "kind", kind

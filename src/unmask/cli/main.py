@@ -101,6 +101,10 @@ MORE = {
         "write a model for onnxruntime", "unmask.checkpoint.export:export", "unmask.cli.export:present", ("model",),
         machine=False,
     ),
+    "push": Verb(
+        "upload a checkpoint or an adapter to a hub, with a model card", "unmask.checkpoint.push:push",
+        "unmask.cli.push:present", ("source", "repository"), machine=False,
+    ),
     "lm-eval": Verb(
         "run tasks of EleutherAI's evaluation harness", "unmask.studies.harness:lm_eval",
         "unmask.cli.lm_eval:present", smaller=_BATCH,
