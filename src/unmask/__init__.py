@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.checkpoint.io import load as load
     from unmask.checkpoint.io import save as save
     from unmask.data.verbs import prepare as prepare
+    from unmask.inference.chain import Chain as Chain
     from unmask.inference.step_law import Factorised as Factorised
     from unmask.inference.step_law import register_step_law as register_step_law
     from unmask.metrics.registry import register_metric as register_metric
@@ -64,6 +65,7 @@ _HOMES = {
     "DiT": "models.dit",
     "Masked": "processes",
     "Factorised": "inference.step_law",
+    "Chain": "inference.chain",
     "MDLM": "objectives.elbo",
     "AR": "objectives.ar",
     "MCD": "objectives.distil.mcd",

@@ -166,7 +166,7 @@ class BertFamily(_SmallFamily):
 @unmask.register_step_law
 @dataclass(frozen=True)
 class Sticky:
-    """A Markov chain over the positions that a step draws, from left to right: each token leans to the one before.
+    """A Markov chain over the positions that a step draws, from left to right: each token depends on the one before.
 
     q(x_i | x_j) = p_i(x_i) exp(stay [x_i = x_j]) / Z, j the position of the step before i in the same text.
     """

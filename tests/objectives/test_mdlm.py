@@ -13,7 +13,7 @@ from unmask.inference.ready import make_ready
 from unmask.models.denoiser import log_probs
 from unmask.models.dit.network import DiT
 from unmask.objectives import elbo as mdlm
-from unmask.objectives import head_loss as lean
+from unmask.objectives import head_loss
 from unmask.objectives.ar import AR
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, describe
 from unmask.objectives.elbo import MDLM
@@ -106,7 +106,7 @@ EXAMPLES = [
 @pytest.mark.parametrize("objective", EXAMPLES, ids=lambda objective: str(describe(objective)))
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_in_pieces_it_is_the_loss_of_full_tables(random_dit, text, step_of, direct, monkeypatch, objective, dtype):
-    monkeypatch.setitem(lean.TABLE_BYTES, "cpu", 300)  # a few positions at once
+    monkeypatch.setitem(head_loss.TABLE_BYTES, "cpu", 300)  # a few positions at once
     exact, model = random_dit(1), random_dit(1).to(dtype)
     expected, scored_BL = direct_loss(exact, objective, text, stream(4))
     output = objective(model, text, step=0, generator=stream(4))
@@ -118,7 +118,7 @@ def test_in_pieces_it_is_the_loss_of_full_tables(random_dit, text, step_of, dire
 
 
 def test_the_whole_table_is_never_there(random_dit, text, monkeypatch, largest):
-    monkeypatch.setitem(lean.TABLE_BYTES, "cpu", 4 * 3 * 500)  # 3 positions
+    monkeypatch.setitem(head_loss.TABLE_BYTES, "cpu", 4 * 3 * 500)  # 3 positions
     model = random_dit(1, torch.float32, vocab_size=500)
     with largest() as seen:
         MDLM()(model, text, step=0, generator=stream(0)).loss_BL.sum().backward()
@@ -147,7 +147,7 @@ def test_parts_of_a_batch_give_what_the_whole_gives(random_dit, text, direct, ob
 
 @pytest.mark.parametrize("kind", [MDLM, AR])
 def test_compiling_changes_neither_numbers_nor_the_record(random_dit, text, monkeypatch, kind):
-    monkeypatch.setattr(lean, "compiled", partial(torch.compile, backend="aot_eager", dynamic=True))
+    monkeypatch.setattr(head_loss, "compiled", partial(torch.compile, backend="aot_eager", dynamic=True))
     model, plain, objective = random_dit(1), kind(), kind()
     objective.compile()
     assert (objective, describe(objective)) == (plain, describe(plain))

@@ -23,7 +23,7 @@ def test_each_position_by_itself_is_uniform(plan: str, L: int) -> None:
     assert u_BL.max() < 1
     p_values = [stats.kstest(u_BL[:, i].numpy(), "uniform").pvalue for i in range(L)]
     assert min(p_values) > 1e-4 / L
-    # a test of this size would see one part in ten pushed aside
+    # a test of this size would see one part in ten moved away
     assert stats.kstest(u_BL[:, 0].numpy() * 0.9, "uniform").pvalue < 1e-10
 
 

@@ -24,7 +24,7 @@ from unmask.sampling.verbs import sample
 L, TOKENS = 12, 20
 MASK = TOKENS
 
-WAYS = {
+SETTINGS = {
     **{name: {"plan": name} for name in PLANS},
     "confidence, threshold": {"plan": Confidence(threshold=0.2), "steps": None},
     "entropy, threshold": {"plan": Confidence("entropy", threshold=2.5), "steps": None},
@@ -63,10 +63,10 @@ def given_rows(rows, length=L, seed=1):
 
 
 def run(checkpoint, n, way, **settings):
-    return sample(checkpoint, n, **({"steps": 4, "device": "cpu", "seed": 5} | WAYS[way] | settings))
+    return sample(checkpoint, n, **({"steps": 4, "device": "cpu", "seed": 5} | SETTINGS[way] | settings))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SETTINGS)
 def test_given_positions_never_change(way, checkpoint):
     template_BL = given_rows(6)
     given_BL = template_BL != MASK
@@ -95,7 +95,7 @@ def test_given_positions_never_change(way, checkpoint):
         assert view.step == view.steps or "threshold" in way  # which stops when it is done
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SETTINGS)
 def test_a_sample_does_not_depend_on_the_batch_size(way, checkpoint):
     template_BL = given_rows(7, seed=2)
     whole, *others = (run(checkpoint, 7, way, infill=template_BL, batch=batch) for batch in (7, 1, 3))
@@ -156,7 +156,7 @@ class _Codec:
         return [self.decode(row) for row in rows]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", SETTINGS)
 def test_nfe_is_what_a_hook_on_the_network_counts(way, checkpoint):
     """Each sample's forwards, and the batches': counted where tokens enter the network, not by the sampler."""
     rows_seen = Counter()

@@ -158,7 +158,7 @@ def test_blocks_as_they_come(views):
 
 
 def test_other_schedules_lengths_and_seeds():
-    """A time grid passes through the schedule's gamma; L = 5 has no power of two for van der Corput to lean on."""
+    """A time grid passes through the schedule's gamma; L = 5 has no power of two, which van der Corput is made for."""
     model = TableModel(length=5, tokens=2, seed=1)
     views = Views(model, 5)
     for plan, seed in (("iid", 1), ("golden", 2), ("van_der_corput", 3), ("dilated", 4)):

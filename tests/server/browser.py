@@ -1,4 +1,4 @@
-"""A real browser for tests: Chromium without a window, told what to do by its DevTools protocol over a pipe."""
+"""A real browser for tests: Chromium without a window, driven by its DevTools protocol over a pipe."""
 
 from __future__ import annotations
 

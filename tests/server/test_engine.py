@@ -26,7 +26,7 @@ PLANS = ["golden", "iid", "left_to_right", "confidence", "entropy", "stride", "b
 
 
 @dataclass(frozen=True)
-class Wish:
+class Asked:
     """A request as `sample` would be given it."""
 
     length: int
@@ -58,15 +58,15 @@ class Wish:
         return written.tokens[self.index].tolist(), written.log_q[self.index].tolist()
 
 
-def mixed(number: int, length: int = 48) -> Wish:
+def mixed(number: int, length: int = 48) -> Asked:
     """Any length, steps, plan, temperature, top_p and seed."""
-    draw = stream(number, "wish")
+    draw = stream(number, "asked")
 
     def one(low: int, high: int) -> int:
         return int(torch.randint(low, high, (), generator=draw))
 
     size = one(1, length + 1)
-    return Wish(
+    return Asked(
         size, one(0, size), one(1, 12), PLANS[one(0, len(PLANS))], (0.7, 1.0, 1.3)[one(0, 3)], (0.9, 1.0)[one(0, 2)],
         one(0, 1000), one(0, 3),
     )  # fmt: skip
@@ -94,13 +94,13 @@ class Inbox:
 
 
 def test_two_hundred_mixed_texts_together_are_those_alone(engine, checkpoint):
-    wishes, inbox = [mixed(number) for number in range(200)], Inbox()
-    for number, wish in enumerate(wishes):
-        engine.submit(wish.task(checkpoint), inbox.sink(number))
-    done, _ = inbox.until_done(len(wishes))
-    for number, wish in enumerate(wishes):
-        tokens, log_q = wish.alone(checkpoint)
-        assert done[number].tokens == tokens, wish
+    many, inbox = [mixed(number) for number in range(200)], Inbox()
+    for number, asked in enumerate(many):
+        engine.submit(asked.task(checkpoint), inbox.sink(number))
+    done, _ = inbox.until_done(len(many))
+    for number, asked in enumerate(many):
+        tokens, log_q = asked.alone(checkpoint)
+        assert done[number].tokens == tokens, asked
         assert done[number].log_q == pytest.approx(log_q, abs=1e-4)
     steps = sum(done[number].nfe for number in done)
     assert engine.counts.forwards < steps / 4, "forwards are shared"
@@ -124,17 +124,17 @@ def test_a_network_that_cannot_mix_lengths_writes_the_same(checkpoint, monkeypat
     monkeypatch.delattr(FoldedDiT, "packed_features")
     engine = Engine(checkpoint, "tiny", torch.device("cpu"))
     engine.start()
-    wishes, inbox = [mixed(number) for number in range(300, 320)], Inbox()
-    for number, wish in enumerate(wishes):
-        engine.submit(wish.task(checkpoint), inbox.sink(number))
-    done, _ = inbox.until_done(len(wishes))
+    many, inbox = [mixed(number) for number in range(300, 320)], Inbox()
+    for number, asked in enumerate(many):
+        engine.submit(asked.task(checkpoint), inbox.sink(number))
+    done, _ = inbox.until_done(len(many))
     engine.stop()
-    assert all(done[number].tokens == wish.alone(checkpoint)[0] for number, wish in enumerate(wishes))
+    assert all(done[number].tokens == asked.alone(checkpoint)[0] for number, asked in enumerate(many))
 
 
 def test_steps_tell_every_token_with_its_law(engine, checkpoint):
-    wish, inbox = Wish(20, 5, 4, "golden", 1.3, 0.9, 7, 0), Inbox()
-    engine.submit(wish.task(checkpoint, watch=True, alternatives=258), inbox.sink("it"))
+    asked, inbox = Asked(20, 5, 4, "golden", 1.3, 0.9, 7, 0), Inbox()
+    engine.submit(asked.task(checkpoint, watch=True, alternatives=258), inbox.sink("it"))
     done, steps = inbox.until_done(1)
     changes = {change.position: change for step in steps["it"] for change in step.changes}
     assert sorted(changes) == list(range(5, 20))
@@ -152,8 +152,8 @@ def test_steps_tell_every_token_with_its_law(engine, checkpoint):
 def test_a_text_that_nobody_wants_frees_its_slot(checkpoint):
     engine, inbox = Engine(checkpoint, "tiny", torch.device("cpu"), batch=1), Inbox()
     tickets = [
-        engine_task for wish in (Wish(48, 0, 48, "golden", 1, 1, seed, 0) for seed in range(40))
-        for engine_task in [wish.task(checkpoint)]
+        engine_task for asked in (Asked(48, 0, 48, "golden", 1, 1, seed, 0) for seed in range(40))
+        for engine_task in [asked.task(checkpoint)]
     ]  # fmt: skip
     engine.start()
     held = [engine.submit(task, inbox.sink(number)) for number, task in enumerate(tickets)]
@@ -168,7 +168,7 @@ def test_a_text_that_nobody_wants_frees_its_slot(checkpoint):
 
 def test_a_full_queue_refuses_and_an_ending_engine_finishes_what_it_took(checkpoint):
     engine, inbox = Engine(checkpoint, "tiny", torch.device("cpu"), batch=1, limits=Limits(max_queue=3)), Inbox()
-    task = Wish(48, 0, 48, "golden", 1, 1, 0, 0).task(checkpoint)
+    task = Asked(48, 0, 48, "golden", 1, 1, 0, 0).task(checkpoint)
     with pytest.raises(Refused, match="shutting down"):
         engine.submit(task, inbox.sink("early"))
     engine.start()
@@ -182,7 +182,7 @@ def test_a_full_queue_refuses_and_an_ending_engine_finishes_what_it_took(checkpo
 
 
 def test_a_broken_step_fails_its_texts_and_not_the_engine(engine, checkpoint, monkeypatch, capsys):
-    task, inbox = Wish(8, 0, 2, "golden", 1, 1, 0, 0).task(checkpoint), Inbox()
+    task, inbox = Asked(8, 0, 2, "golden", 1, 1, 0, 0).task(checkpoint), Inbox()
 
     def broken(*_: object) -> None:
         raise RuntimeError("a secret of the machine")

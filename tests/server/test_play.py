@@ -1,4 +1,4 @@
-"""`unmask play`: which models it plays with, and that it opens the page unless told not to."""
+"""`unmask play`: which models it plays with, and that it opens the page unless asked not to."""
 
 from __future__ import annotations
 

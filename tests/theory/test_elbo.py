@@ -140,7 +140,7 @@ def test_evaluation_has_less_noise_than_the_training_loss():
 
 @pytest.fixture(scope="module")
 def chain(write_corpus, tmp_path_factory):
-    """A long walk of the sticky chain, cut into blocks of L: each block is a draw from the source."""
+    """A long run of the sticky chain, cut into blocks of L: each block is a draw from the source."""
     rng = np.random.default_rng(0)
     jump = rng.random(120_000) < 0.2  # with probability 0.2 anywhere, else stay
     tokens = rng.integers(0, V, 120_000)

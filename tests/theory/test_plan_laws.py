@@ -231,7 +231,7 @@ RULES = [Confidence(), Confidence("entropy"), Confidence(threshold=0.9), Blocks(
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_adaptive_law_by_following_every_line(rule):
-    """Walk through every line x: the positions chosen on the way follow from what is seen, so Q(x) is one product."""
+    """Every line x in turn: the positions chosen on the way follow from what is seen, so Q(x) is one product."""
     L, V = 8, 2
     model = random_denoiser(L, V, seed=1)
     inner = rule.inner if isinstance(rule, Blocks) else rule

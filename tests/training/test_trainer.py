@@ -96,7 +96,7 @@ def test_a_run_learns_and_leaves_a_checkpoint_of_the_averaged_weights(model, tra
     assert metrics(run, "elbo_stderr")[60] == pytest.approx(statistics.stdev(values) / 8**0.5, rel=1e-4)
 
 
-def test_attention_is_logged_at_every_evaluation_and_its_collapse_told_once(model, trainer, corpus, tmp_path, capsys):
+def test_attention_is_logged_at_every_evaluation_and_its_collapse_said_once(model, trainer, corpus, tmp_path, capsys):
     with torch.no_grad():
         model.blocks[1].qkv.weight[:16] *= 1e4  # queries: every head of the second block sees one position
     trainer(steps=4).fit(model, MDLM(), corpus)

@@ -67,7 +67,7 @@ class Checkpoint:
 
     Args:
         model: a network, or any other Denoiser
-        process: how its text is corrupted and walked back
+        process: how its text is corrupted and recovered
         tokenizer: None only where none is known (toy models)
         provenance: where it came from
         step_law: the joint law of the tokens of one step

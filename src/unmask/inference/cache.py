@@ -72,7 +72,7 @@ def block_of(model: object) -> int | None:
 class Memory:
     """Keys, values and outputs of a table of texts, by place.
 
-    A row is told the span of blanks it is working on, [start, end): what stands before it is final, because plans in
+    Each row works on one span of blanks, [start, end). What stands before it is final, because plans in
     blocks go from left to right. `computed` counts places that went through the body, `whole` those of full forwards.
     """
 

@@ -63,7 +63,7 @@ def from_pattern(pattern: str, tokenizer: TextCodec | None) -> Tensor:
 
 
 def from_chat(message: str, max_new: int, tokenizer: TextCodec | None) -> Tensor:
-    """A message in the model's chat format, and room for its answer."""
+    """A message in the model's chat format, and blanks for its answer."""
     if tokenizer is None:
         raise UserError("this model has no tokenizer, so it takes no chat: give infill as a tensor of token ids")
     return torch.tensor(tokenizer.chat(message) + [-1] * max_new)

@@ -52,7 +52,8 @@ def create_app(
     app.state.engines, app.state.limits = engines, limits
     _add_errors(app)
     requests = Requests()
-    _add_routes(app, engines, limits, requests)
+    _add_routes(app, engines, limits)
+    _add_facts(app, engines, requests)
     if page is not None:
         app.mount("/", _Page(directory=page, html=True))
     app.add_middleware(Guard, limits=limits, requests=requests, hosts=hosts, origins=origins, key=key)
@@ -74,9 +75,7 @@ def engine_named(engines: Mapping[str, Engine], name: str) -> Engine:
     return engines[name]
 
 
-def _add_routes(app: FastAPI, engines: Mapping[str, Engine], limits: Limits, requests: Requests) -> None:
-    began = int(time.time())
-
+def _add_routes(app: FastAPI, engines: Mapping[str, Engine], limits: Limits) -> None:
     @app.post("/v1/drafts")
     async def drafts(asked: DraftAsked) -> Response:
         engine = engine_named(engines, asked.model)
@@ -110,6 +109,10 @@ def _add_routes(app: FastAPI, engines: Mapping[str, Engine], limits: Limits, req
         async with while_listening(request):
             with Texts(engine, tasks, limits.timeout) as texts:
                 return JSONResponse(await filled(texts, asked, tasks))
+
+
+def _add_facts(app: FastAPI, engines: Mapping[str, Engine], requests: Requests) -> None:
+    began = int(time.time())
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:

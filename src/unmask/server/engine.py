@@ -253,13 +253,13 @@ class Engine:
         """The texts under way, those of a length together, in parts that fit into a forward."""
         most = self.batch * min(self.length, USUAL_LENGTH)
         parts: list[list[_Live]] = []
-        room = 0
+        left = 0
         for one in sorted(self.live.values(), key=lambda one: one.draft.length):
-            if one.draft.length > room:
+            if one.draft.length > left:
                 parts.append([])
-                room = most
+                left = most
             parts[-1].append(one)
-            room -= one.draft.length
+            left -= one.draft.length
         return parts
 
     def _step(self, table: Any, part: list[_Live]) -> None:

@@ -21,7 +21,7 @@ from unmask.server.wait import Texts
 
 
 class InfillAsked(TemplateAsked):
-    """A template, filled in n ways."""
+    """A template, filled in n times."""
 
     n: int = Field(1, ge=1)
 

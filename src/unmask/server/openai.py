@@ -31,7 +31,7 @@ class StreamOptions(BaseModel):
 
 
 class OpenAIAsked(Asked):
-    """What both ways of asking have."""
+    """What completions and chats both take."""
 
     n: int = Field(1, ge=1)
     stream: bool = False
@@ -109,8 +109,8 @@ def chat_tasks(asked: ChatAsked, checkpoint: Checkpoint, limits: Limits) -> list
         raise UserError("top_logprobs goes with logprobs: true")
     head = checkpoint.chat([one.plain() for one in asked.messages])
     said = asked.max_completion_tokens or asked.max_tokens
-    room = max(1, longest(checkpoint, limits) - len(head))
-    return _tasks(asked, checkpoint, limits, [head], [], said or min(room, ANSWER), asked.top_logprobs)
+    most = max(1, longest(checkpoint, limits) - len(head))
+    return _tasks(asked, checkpoint, limits, [head], [], said or min(most, ANSWER), asked.top_logprobs)
 
 
 def _tasks(

@@ -21,7 +21,7 @@ from unmask.core.errors import UserError, unknown
 from unmask.models.dit.layers import LAYER_NORM_EPS, attend, inverse_frequencies
 
 ORDERS = ("left_to_right", "plan", "confidence")
-NEAR = 8  # distances up to here are told apart one by one, further ones by halves of an octave
+NEAR = 8  # distances up to here are distinct, further ones by halves of an octave
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ export class Film {
     return this.changes.map(changes => changes.findLast(change => change.step <= step));
   }
 
-  // The text a position ends with, null where nobody knows yet: a blank takes its room.
+  // The text a position ends with, null where nobody knows yet: a blank takes its space.
   last(position) {
     return this.changes[position].at(-1).text;
   }

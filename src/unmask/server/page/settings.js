@@ -92,11 +92,11 @@ export function toFragment() {
 
 // Whatever the fragment names and the page knows; says what it does not know.
 export function fromFragment(fragment) {
-  const told = new URLSearchParams(fragment), unknown = [];
-  for (const name of COMMON) if (told.has(name)) field(name).value = told.get(name);
-  compare(["model2", "plan2", "steps2"].some(name => told.has(name)));
+  const given = new URLSearchParams(fragment), unknown = [];
+  for (const name of COMMON) if (given.has(name)) field(name).value = given.get(name);
+  compare(["model2", "plan2", "steps2"].some(name => given.has(name)));
   used().forEach((side, i) => PER_SIDE.forEach(name => {
-    const value = told.get(name + (i ? "2" : "")), input = of(side, name);
+    const value = given.get(name + (i ? "2" : "")), input = of(side, name);
     if (value === null) return;
     if (input.options && ![...input.options].some(option => option.value === value)) unknown.push(`${name} ${value}`);
     else input.value = value;
