@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.playground.node import needs_node, write
-from tests.server.browser import CHROMIUM, Browser
+from tests.server.browser import CHROMIUM, PATIENCE, Browser
 from tools.playground import MOST, unpack
 
 import unmask
@@ -54,49 +55,79 @@ def test_onnxruntime_web_writes_what_python_writes(site: Path) -> None:
 
 
 @pytest.fixture
-def address(site: Path) -> Iterator[str]:
+def server(site: Path) -> Iterator[ThreadingHTTPServer]:
     """The folder behind a server that knows nothing but files."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    made = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    yield made
+    made.shutdown()
+    made.server_close()
 
 
-def run_in(page: Any, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every message of the page's own engine."""
+def open_with_worker(page: Any, address: str) -> None:
+    """Open a page whose worker waits until its requests are heard too."""
+    workers: list[str] = []
+
+    def hear(method: str, params: dict[str, Any]) -> None:
+        if method == "Target.attachedToTarget":
+            workers.append(params["sessionId"])
+        page.hear(method, params)
+
+    page.browser._listeners[page.session] = hear
+    page.call("Target.setAutoAttach", autoAttach=True, waitForDebuggerOnStart=True, flatten=True)
+    page.open(address)
+    end = time.monotonic() + PATIENCE
+    while not workers:
+        assert time.monotonic() < end, "the page starts no worker"
+        time.sleep(0.02)
+    page.browser._listeners[workers[0]] = page.hear
+    page.browser.call("Network.enable", workers[0])
+    page.browser.call("Runtime.runIfWaitingForDebugger", workers[0])
+
+
+def run_in(page: Any, request: dict[str, Any], stop_after: int = 10**6) -> list[dict[str, Any]]:
+    """Every message of the page's own engine; the text is stopped after so many."""
     ask = f"""(async () => {{
-      const {{ run }} = await import("./engine.js"), messages = [];
-      for await (const message of run({json.dumps(request)})) messages.push(message);
+      const {{ run }} = await import("./engine.js"), messages = [], control = new AbortController();
+      try {{
+        for await (const message of run({json.dumps(request)}, control.signal)) {{
+          if (messages.push(message) >= {stop_after}) control.abort();
+        }}
+      }} catch (error) {{
+        messages.push({{ type: error.name }});
+      }}
       return messages;
     }})()"""
     return page.eval(ask)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-def test_the_page_writes_in_a_browser_without_a_network(address: str, tmp_path: Path) -> None:
-    """A text by the form as the page is opened; then offline one by the engine; nobody else is asked."""
+def test_the_page_writes_in_a_browser_without_a_network(server: ThreadingHTTPServer, tmp_path: Path) -> None:
+    """A text by the form as the page is opened; with the server gone one by the engine; nobody else is asked."""
     first, second = REQUESTS[0], REQUESTS[2]
-    browser = Browser(tmp_path / "profile")
+    browser, address = Browser(tmp_path / "profile"), f"http://127.0.0.1:{server.server_port}"
     try:
         page = browser.page()
-        page.open(f"{address}/#text=Once+upon+a+time&length=32&steps=6&seed=0&plan=golden")
-        expected = unmask.sample("pocket", **first)
+        open_with_worker(page, f"{address}/#text=Once+upon+a+time&length=32&steps=6&seed=0&plan=golden")
         shown = "[...document.querySelectorAll('.tokens')].map(box => box.textContent.replaceAll('↵', '')).join('')"
-        page.wait(f"{shown} === {json.dumps(expected.text[0])}")
-        page.call(
-            "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=-1, uploadThroughput=-1
-        )
+        page.wait(f"{shown} === {json.dumps(unmask.sample('pocket', **first).text[0])}")
+        assert [message["type"] for message in run_in(page, {"length": 64, "steps": 32}, 2)] == [
+            "start",
+            "step",
+            "AbortError",
+        ]
+        server.shutdown()
+        server.server_close()
         *_, done = run_in(page, {"model": "pocket", "alternatives": 3, **second})
         assert done["tokens"] == unmask.sample("pocket", **second).tokens[0].tolist()
         (error,) = run_in(page, {"model": "pocket", "infill": "no blank"})
         assert "has no blank" in error["message"]
-        assert page.requests
+        assert {f"{address}/model/body.onnx", f"{address}/ort-wasm-simd-threaded.wasm"} <= set(page.requests)
         assert all(asked.startswith((address, "data:")) for asked in page.requests), page.requests
         assert not page.complaints
     finally:
