@@ -9,6 +9,7 @@ from tests.models.hub_folder import write_folder
 pytest.importorskip("transformers")
 
 from unmask.checkpoint.io import load, save
+from unmask.cli.main import main
 from unmask.core.errors import UserError
 from unmask.sampling.verbs import sample
 
@@ -180,3 +181,14 @@ def test_more_than_the_model_reads(checkpoint):
 def test_options_that_do_not_go_together(checkpoint, options, message):
     with pytest.raises(UserError, match=message.replace("|", r"\|")):
         sample(checkpoint, device="cpu", **options)
+
+
+def test_states_beyond_the_tokenizer_are_said_in_one_line(checkpoint, folder, capsys):
+    """A random network draws some; `unmask info` says how many there are."""
+    samples = sample(checkpoint, 8, length=40, steps=4, device="cpu")
+    count = int((samples.tokens >= checkpoint.tokenizer.size).sum())
+    assert count
+    assert f"{count} drawn tokens spell nothing" in capsys.readouterr().err
+    assert main(["info", str(folder)]) == 0
+    extra = checkpoint.model.vocab_size - checkpoint.tokenizer.size
+    assert f"{extra} of the 320 states are no token" in capsys.readouterr().out

@@ -62,6 +62,23 @@ def test_a_bert_becomes_a_diffusion_model(tuned, bert):
     assert samples.text[0].startswith("The")
 
 
+def test_it_is_evaluated(tuned, corpus, tmp_path):
+    unmask.evaluate(
+        {"tuned": str(tuned)}, steps=[4], plans=["golden"], data=str(corpus), split="validation", only_bounds=True, n=4,
+        device="cpu", out=tmp_path / "evaluation",
+    )  # fmt: skip
+    found = json.loads((tmp_path / "evaluation/results.json").read_text())
+    assert found
+
+
+def test_it_takes_an_adapter(tuned, corpus, tmp_path):
+    unmask.train(corpus, from_=str(tuned), lora=True, length=32, out=tmp_path / "adapter", steps=4, **QUICK)
+    made, base = unmask.load(tmp_path / "adapter"), unmask.load(tuned)
+    z_BL = torch.randint(200, (1, 8))
+    with torch.no_grad():
+        assert not torch.equal(made.model.features(z_BL), base.model.features(z_BL))
+
+
 def test_it_is_distilled(tuned, corpus, tmp_path):
     student = unmask.distill(
         tuned, corpus, method="mcd", rounds=1, round_steps=6, delta=0.25, length=32, samples=2, sample_steps=2,
@@ -87,5 +104,10 @@ def test_a_decoder_learns_is_distilled_and_comes_back_as_it_was(family, corpus, 
         tmp_path / "run", corpus, method="sdtt", rounds=1, round_steps=3, delta=0.25, samples=2, sample_steps=2,
         out=tmp_path / "student", **QUICK,
     )  # fmt: skip
+    unmask.evaluate(
+        {"teacher": str(tmp_path / "run")}, steps=[4], plans=["golden"], data=str(corpus), split="validation",
+        only_bounds=True, n=4, device="cpu", out=tmp_path / "evaluation",
+    )  # fmt: skip
+    assert (tmp_path / "evaluation/results.json").is_file()
     texts = unmask.sample(str(tmp_path / "student"), prompt=["The", "It was the"], max_new=8, steps=4, device="cpu")
     assert len(texts) == 2

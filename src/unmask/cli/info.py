@@ -47,10 +47,20 @@ def describe(checkpoint: Checkpoint, place: Path) -> dict[str, Any]:
         "parameters": sum(weight.numel() for weight in weights),
         "stored_in": ", ".join(sorted({str(weight.dtype).removeprefix("torch.") for weight in weights})),
         "tokenizer": None if tokenizer is None else f"{tokenizer.name} ({tokenizer.size:,} tokens)",
+        "padding": _padding(checkpoint),
         "files": {path.name: path.stat().st_size for path in files},
         "folder": str(place),
         "provenance": dict(checkpoint.provenance),
     }
+
+
+def _padding(checkpoint: Checkpoint) -> str | None:
+    """States beyond the tokenizer's tokens, the mask aside: rows that a published table was filled up with."""
+    model, tokenizer = checkpoint.model, checkpoint.tokenizer
+    if tokenizer is None:
+        return None
+    extra = model.vocab_size - tokenizer.size - (model.mask_id is not None and model.mask_id >= tokenizer.size)
+    return f"{extra:,} of the {model.vocab_size:,} states are no token and spell nothing" if extra else None
 
 
 def _shown(value: Any, between: str = f"\n{'':<12}") -> str:

@@ -152,7 +152,21 @@ def sample(
             raise UserError(f"{len(numbers)} numbers for {n} samples: give one for each")
         rows = run.all(wanted, batch, ranks, report, numbers)
         forwards = sum(ranks.gather(run.ready.forwards))
-    return collect(rows, wanted, forwards, run)
+    samples = collect(rows, wanted, forwards, run)
+    _note_padding(checkpoint, samples, shown=ranks.rank == 0)
+    return samples
+
+
+def _note_padding(checkpoint: Checkpoint, samples: Samples, shown: bool) -> None:
+    """A published vocabulary may have more states than the tokenizer has tokens; one that is drawn spells nothing."""
+    if checkpoint.tokenizer is None:
+        return
+    size, drawn = checkpoint.tokenizer.size, samples.tokens[~samples.given]
+    if count := int((drawn >= size).sum()):
+        from unmask.core.progress import note  # its library is not for a first text to wait for
+
+        note(f"{count} drawn tokens spell nothing: the model has {checkpoint.model.vocab_size:,} states, its tokenizer "
+             f"{size:,} tokens, and the rest is padding; a top_p below 1 draws fewer of them", shown)  # fmt: skip
 
 
 def plan_and_grid(
