@@ -95,7 +95,7 @@ def places(checkpoint, cache, refresh=None):
 
 
 def test_what_a_step_computes(monkeypatch):
-    monkeypatch.setattr(DecoderFamily, "quick", lambda *_: None)  # the lean pass calls no norm as a module
+    monkeypatch.setattr(DecoderFamily, "quick", lambda *_: None)  # the quick pass calls no norm as a module
     fresh = {name: load(PUBLISHED / name) for name in ("llada", "dream", "sdar")}  # nothing is kept ready for them
     assert places(fresh["llada"], "none") == [L] * 12
     assert places(fresh["llada"], "dual") == [L, 8, 8, 8] * 3

@@ -13,7 +13,7 @@ from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
 from unmask.inference.cache import Caching, Memory
 from unmask.inference.ready import make_ready
-from unmask.models.lean import Lean
+from unmask.models.quick import Quick
 from unmask.models.sdar import SDARConfig
 from unmask.sampling.verbs import sample
 
@@ -36,10 +36,10 @@ def logits(model, ids, **how):
     return model.logits(model.features(torch.tensor(ids), **how)).float().numpy()
 
 
-@pytest.mark.parametrize("lean", [False, True])
-def test_a_published_folder_gives_the_reference_logits(checkpoint, reference, lean):
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_published_folder_gives_the_reference_logits(checkpoint, reference, quick):
     network = checkpoint.model
-    body = Lean(network, False) if lean else network
+    body = Quick(network, False) if quick else network
     with torch.no_grad():
         ours = network.logits(body.features(torch.tensor(reference["ids"]))).numpy()
         explicit = torch.tensor(reference["block_causal_mask"])[None, None]
@@ -65,7 +65,7 @@ def test_the_last_block_on_a_cache_of_the_prompt_gives_the_reference_logits(chec
 def test_in_bf16_it_is_no_further_from_float32_than_the_reference_is(reference):
     half = load(FOLDER).model.to(torch.bfloat16)
     exact, theirs = reference["logits_fp32"], reference["logits_bf16"]
-    for body in (half, Lean(half, False)):
+    for body in (half, Quick(half, False)):
         with torch.no_grad():
             ours = half.logits(body.features(torch.tensor(reference["ids"]))).float().numpy()
         assert np.abs(ours - exact).mean() <= 1.02 * np.abs(theirs - exact).mean()

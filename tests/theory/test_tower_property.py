@@ -43,7 +43,7 @@ class Movable(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.sharpness = nn.Parameter(torch.ones((), dtype=torch.float64))
-        self.lean = nn.Parameter(torch.zeros(L + 3, V + 1, dtype=torch.float64))
+        self.tilt = nn.Parameter(torch.zeros(L + 3, V + 1, dtype=torch.float64))
 
     def features(self, z: Tensor) -> Tensor:
         """The posterior, the place, and which tokens are seen before and after it."""
@@ -53,7 +53,7 @@ class Movable(nn.Module):
         return torch.cat([ORACLE.features(z).clamp(min=-50), place, around], dim=-1)
 
     def logits(self, h: Tensor) -> Tensor:
-        return self.sharpness * h[..., : V + 1] + h[..., V + 1 :] @ self.lean
+        return self.sharpness * h[..., : V + 1] + h[..., V + 1 :] @ self.tilt
 
 
 def standard_scores(objective: MCD, name: str) -> Tensor:
@@ -64,8 +64,8 @@ def standard_scores(objective: MCD, name: str) -> Tensor:
         text = ORACLE.draw(ROWS, stream(0, "text", i))
         output = objective(student, Rows(text, 0, ROWS), step=0, generator=stream(0, "noise", name, i))
         loss = (output.loss_BL * output.weight_BL).sum() / output.weight_BL.sum()
-        sharpness, lean = torch.autograd.grad(loss, [student.sharpness, student.lean])
-        gradients.append(torch.cat([sharpness[None], lean[:, :V].flatten()]))
+        sharpness, tilt = torch.autograd.grad(loss, [student.sharpness, student.tilt])
+        gradients.append(torch.cat([sharpness[None], tilt[:, :V].flatten()]))
     table = torch.stack(gradients)
     return table.mean(0) / (table.std(0) / math.sqrt(BATCHES))
 

@@ -28,7 +28,7 @@ from unmask.core.ranks import pick_device
 from unmask.inference.cache import Caching, Memory
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready
-from unmask.models.lean import Lean
+from unmask.models.quick import Quick
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import GOLDEN, Blocks, Confidence, Plan, make_plan
 from unmask.sampling.drafts import How, new_table, start_draft, take_step
@@ -288,7 +288,7 @@ def fused_block_step(bench: Bench) -> None:
 
 def _fused(bench: Bench) -> Ready:
     ready = Ready(bench.model, bench.place)
-    ready.body = Lean(bench.model, bench.cuda)
+    ready.body = Quick(bench.model, bench.cuda)
     return ready
 
 

@@ -266,9 +266,9 @@ class DecoderFamily(Family):
         return model.logits
 
     def quick(self, model: Decoder, fused: bool) -> Any | None:
-        from unmask.models.lean import lean  # which builds on this file
+        from unmask.models.quick import quick  # which builds on this file
 
-        return lean(model, fused)
+        return quick(model, fused)
 
     def flops(self, model: Decoder, length: int) -> tuple[float, float]:
         """Two for each weight of the layers, and attention over all positions; V D weights of the head."""

@@ -1,4 +1,4 @@
-"""The lean pass computes what the network's own layers compute, and stands aside where they are no longer plain."""
+"""The quick pass computes what the network's own layers compute, and is not taken where they are no longer plain."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 
 from unmask.checkpoint.io import load
 from unmask.inference.ready import Ready
-from unmask.models.lean import Lean, lean
+from unmask.models.quick import Quick, quick
 
 PUBLISHED = Path(__file__).parents[1] / "assets/published"
 FAMILIES = ("llada", "dream", "sdar")
@@ -31,7 +31,7 @@ def test_it_is_the_same_function(models, family):
     at = torch.arange(5, 26).expand(3, -1)
     for given, how in ((z_BL, {}), (z_BL, {"visible": visible}), (soft, {}), (z_BL, {"at": at})):
         before = given.clone()
-        ours, theirs = Lean(model, False).features(given, **how), model.features(given, **how)
+        ours, theirs = Quick(model, False).features(given, **how), model.features(given, **how)
         keep = visible if "visible" in how else torch.ones_like(visible)
         assert torch.allclose(ours[keep], theirs[keep], atol=1e-5)
         assert torch.equal(given, before), "what was given is not written to"
@@ -39,7 +39,7 @@ def test_it_is_the_same_function(models, family):
 
 def test_gradients_still_flow(models):
     soft = models["llada"].embed(torch.arange(12)[None]).detach().requires_grad_(True)
-    Lean(models["llada"], False).features(soft).sum().backward()
+    Quick(models["llada"], False).features(soft).sum().backward()
     (mine,), soft.grad = (soft.grad.clone(),), None
     models["llada"].features(soft).sum().backward()
     assert torch.allclose(mine, soft.grad, atol=1e-4)
@@ -50,7 +50,7 @@ def test_inference_takes_it_and_an_adapted_network_does_not():
     from unmask.models.lora import Lora, with_adapter
 
     model = load(PUBLISHED / "llada").model
-    assert isinstance(Ready(model, torch.device("cpu")).body, Lean)
+    assert isinstance(Ready(model, torch.device("cpu")).body, Quick)
     adapted = with_adapter(model, Lora(lora=True), None, 0)
-    assert lean(adapted) is None
+    assert quick(adapted) is None
     assert Ready(adapted, torch.device("cpu")).body is adapted

@@ -19,18 +19,18 @@ from torch import Tensor, nn
 from unmask.models.decoder import Decoder, attend
 
 
-def lean(model: Decoder, fused: bool = False) -> Lean | None:
-    """The lean pass of a network; None where its layers are no longer plain: adapted, or spread over devices."""
+def quick(model: Decoder, fused: bool = False) -> Quick | None:
+    """The quick pass of a network; None where its layers are no longer plain: adapted, or spread over devices."""
     products = [module for layer in model.model.layers for module in layer.modules() if _is_product(module)]
     plain = all(type(module) is nn.Linear and not hasattr(module, "_hf_hook") for module in products)
-    return Lean(model, fused) if plain and len(products) == 7 * model.config.blocks else None
+    return Quick(model, fused) if plain and len(products) == 7 * model.config.blocks else None
 
 
 def _is_product(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) or hasattr(module, "base_layer")
 
 
-class Lean:
+class Quick:
     """`features`, `outputs` and `shift` of a Decoder, with the same arguments."""
 
     def __init__(self, model: Decoder, fused: bool) -> None:
