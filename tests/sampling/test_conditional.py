@@ -17,7 +17,7 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import Grid
-from unmask.plans.plan import PLANS, Blocks, Confidence, LeftToRight, make_plan
+from unmask.plans.plan import PLANS, Blocks, Confidence, LeftToRight, by_threshold, make_plan
 from unmask.plans.remask import USUAL_ETA, Remask
 from unmask.sampling.verbs import sample
 
@@ -25,7 +25,7 @@ L, TOKENS = 12, 20
 MASK = TOKENS
 
 SETTINGS = {
-    **{name: {"plan": name} for name in PLANS},
+    **{name: {"plan": name, "steps": None if by_threshold(plan) else 4} for name, plan in PLANS.items()},
     "confidence, threshold": {"plan": Confidence(threshold=0.2), "steps": None},
     "entropy, threshold": {"plan": Confidence("entropy", threshold=2.5), "steps": None},
     "blocks, confidence": {"plan": Blocks(5, Confidence())},
