@@ -49,11 +49,12 @@ def show(results: Results, out: Path, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from unmask.studies.report.tables import likelihood, main_table
+    from unmask.studies.report.tables import likelihood, main_table, questions
     from unmask.studies.report.words import meaning
 
     console = Console(highlight=False)
     tables = [main_table(results), _own(results)] if results.cells else [likelihood(results), _plans(results)]
+    tables.append(questions(results))
     for table in tables if results.plans else tables[1:]:  # texts alone: the one with every score
         if table.rows:
             console.print(_rich(table))

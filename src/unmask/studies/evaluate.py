@@ -31,6 +31,7 @@ from unmask.studies.design import Design
 from unmask.studies.entries import GIVEN, PARROT, REAL, TEXTS, Entry, gather
 from unmask.studies.measure import Measure, RealText
 from unmask.studies.plans_on_grids import PlanOnGrid, fitted_for_others, plans_on_grids
+from unmask.studies.questions import frontier
 from unmask.studies.results import Cell, Json, Results, write_results
 from unmask.studies.study import Study
 
@@ -51,6 +52,8 @@ def evaluate(
     models: Mapping[str, Checkpoint | str | Path | Any] | None = None,
     *,
     texts: Mapping[str, str | Path] | None = None,
+    questions: Path | None = None,
+    max_new: int = 256,
     study: Study,
     out: str | Path | None = None,
     cells: str | Path | None = None,
@@ -66,6 +69,9 @@ def evaluate(
         texts: NAME=FILE of texts to score beside them, or alone: a line of a .jsonl file is a string or an object with
             a "text"; texts of a .txt file are parted by lines <|endoftext|>, or else by blank lines. Beside models the
             first n are taken, each cut to the models' length
+        questions: a .jsonl of questions with answers in GSM8K's format ("… #### 72"): how many each masked model
+            answers right, tokens a forward and seconds, for each number of steps
+        max_new: tokens of an answer to a question at most
         out: the folder that keeps finished cells and results.json (default: nothing is kept)
         cells: the folder of finished cells, if several evaluations are to share them: samples are then drawn once for
             all judges (default: cells in out)
@@ -108,7 +114,14 @@ def evaluate(
         about |= {cell.model: {"role": roles[cell.model], "sha256": None, "provenance": {}} for cell in given}
         settings, reader = _settings(study, design, length, held), None if judge is None else judge.record()
         where = provenance.record(ranks.device, processes=ranks.world)
-        found = Results(about, made + given, likelihood, settings, reader, notes, {}, where)
+        asked: list[Json] = []
+        if questions is not None:
+            masked = {entry.name: entry.checkpoint for entry in entries}
+            asked = frontier(  # every process calls it: they share the answers
+                masked, questions, steps=study.steps, max_new=max_new, seed=study.seed, device=study.device,
+                batch=study.batch,
+            )  # fmt: skip
+        found = Results(about, made + given, likelihood, settings, reader, notes, {}, where, asked)
         results = analyse(found, seed=study.seed)
         if out is not None:
             ranks.on_first(lambda: write_results(results, Path(out) / RESULTS))

@@ -44,6 +44,7 @@ def merge(several: Sequence[Results]) -> Results:
     merged = {"merged": [run.provenance for run in several]} if len(several) > 1 else {}
     return replace(
         first, models=models, cells=list(cells.values()), bounds=bounds, settings=settings, analysis={},
+        questions=[row for run in several for row in run.questions],
         notes=_union([*(run.notes for run in drawn), about_bounds]), provenance={**first.provenance, **merged},
     )  # fmt: skip
 

@@ -130,6 +130,7 @@ class Results:
     notes: list[str] = field(default_factory=list)
     analysis: Json = field(default_factory=dict)
     provenance: Json = field(default_factory=dict)
+    questions: list[Json] = field(default_factory=list)  # a row for each model and number of steps (questions.py)
 
     @property
     def entries(self) -> list[Cell | Bound]:
@@ -171,7 +172,8 @@ class Results:
     def from_json(cls, said: Json) -> Results:
         cells, bounds = map(Cell.from_json, said["cells"]), map(Bound.from_json, said["likelihood"])
         names = ("models", "settings", "judge", "notes", "analysis", "provenance")
-        return cls(cells=list(cells), bounds=list(bounds), **{name: said[name] for name in names})
+        rows = said.get("questions", [])
+        return cls(cells=list(cells), bounds=list(bounds), questions=rows, **{name: said[name] for name in names})
 
 
 def write_results(results: Results, path: Path) -> None:

@@ -28,9 +28,22 @@ class Table:
 
 def tables(results: Results) -> list[Table]:
     """All that have rows."""
-    makers = (main_table, speed_ups, two_by_two, likelihood, path_gaps, diversity, wall_clock, speed)
+    makers = (main_table, questions, speed_ups, two_by_two, likelihood, path_gaps, diversity, wall_clock, speed)
     made = [make(results) for make in makers]
     return [table for table in made if table.rows]
+
+
+def questions(results: Results) -> Table:
+    """Right answers to the questions that were asked, beside what they cost."""
+    rows = []
+    for row in results.questions:
+        error = "" if row["stderr"] is None else f" ± {row['stderr']:.1%}"
+        right, cost = f"{row['exact_match']:.1%}{error}", f"{row['tokens_a_forward']:.2f}"
+        rows.append([row["model"], str(row["steps"]), right, cost, f"{row['seconds_an_answer']:.2f}"])
+    head = ["model", "steps", "right", "tokens a forward", "seconds an answer"]
+    asked = results.questions[0]["questions"] if results.questions else 0
+    note = "± is a standard error over the questions; seconds are of this machine and batch."
+    return Table(f"{asked} questions, exact match of the number after ####", head, rows, note)
 
 
 def main_table(results: Results) -> Table:

@@ -1,0 +1,82 @@
+"""Questions in GSM8K's format: which number is the answer, what is right, what it cost."""
+
+import json
+
+import pytest
+
+from unmask.core.errors import UserError
+from unmask.studies.evaluate import evaluate
+from unmask.studies.questions import ask, final_number, frontier, read_questions
+from unmask.studies.report.tables import questions as table
+from unmask.studies.results import read_results
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("48 / 2 = 24, so 48 + 24 = 72\n#### 72", "72"),
+        ("#### 1,234.50", "1234.5"),
+        ("#### $-3 dollars", "-3"),
+        ("It is 4, no, 5.", "5"),
+        ("#### 7 or 8", "7"),
+        ("12 first #### none", None),
+        ("nothing", None),
+    ],
+)
+def test_the_number_that_counts(text, number):
+    assert final_number(text) == number
+
+
+def written(path, rows):
+    path.write_text("\n".join(json.dumps({"question": q, "answer": a}) for q, a in rows))
+    return path
+
+
+class Codec:
+    """A tokenizer whose token 15 spells 7, and every other token nothing that counts."""
+
+    stop_ids = frozenset({0})
+
+    def encode(self, text):
+        return [1] * len(text.split())
+
+    def decode(self, ids):
+        return "#### 7" if 15 in list(ids) else "well"
+
+    def decode_batch(self, rows):
+        return [self.decode(row) for row in rows]
+
+
+def test_right_answers_and_their_cost_are_counted(network, letters):
+    checkpoint = network(letters(20), 1)
+    object.__setattr__(checkpoint, "tokenizer", Codec())
+    rows = [("a " * n, str(number)) for n, number in ((2, 7), (3, 7), (4, 8), (5, 7))]
+    row = ask(checkpoint, rows, max_new=8, steps=4, chat=False, seed=0, temperature=1.0, device="cpu")
+    right = [one["right"] for one in row["answers"]]
+    says = [one["text"] == "#### 7" for one in row["answers"]]
+    assert right == [said and number == "7" for said, (_, number) in zip(says, rows, strict=True)]
+    assert row["exact_match"] == sum(right) / 4 > 0
+    assert row["forwards_an_answer"] == 4
+    assert row["tokens_a_forward"] == row["tokens_an_answer"] / 4
+    assert row["seconds_an_answer"] > 0
+
+
+def test_evaluate_asks_every_masked_model_at_every_number_of_steps(scene, tmp_path):
+    models, data, _ = scene
+    path = written(tmp_path / "questions.jsonl", [("a b c", "so #### 4"), ("d e", "#### 5")])
+    options = {"temperatures": [1.0], "plans": ["golden"], "n": 4, "device": "cpu", "bracket": False, "data": data}
+    results = evaluate(models, steps=[2, 4], questions=path, max_new=4, out=tmp_path / "out", **options)
+    assert [(row["model"], row["steps"]) for row in results.questions] == [
+        ("teacher", 2), ("teacher", 4), ("student", 2), ("student", 4),
+    ]  # fmt: skip
+    assert all(row["exact_match"] == 0 and row["questions"] == 2 for row in results.questions)
+    assert read_results(tmp_path / "out").questions == results.questions
+    assert table(results).rows[0][:3] == ["teacher", "2", "0.0% ± 0.0%"]
+
+
+def test_a_file_without_answers_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="question 2: the answer has no number after ####"):
+        read_questions(written(tmp_path / "bad.jsonl", [("a", "#### 1"), ("b", "two")]))
+    (tmp_path / "other.jsonl").write_text('{"prompt": "a"}')
+    with pytest.raises(UserError, match="'question' is missing"):
+        frontier({}, tmp_path / "other.jsonl", steps=None, max_new=4, seed=0, device="cpu", batch=None)
