@@ -203,8 +203,8 @@ def load(
     """A checkpoint ready to use, its model in eval mode and in the precision that it was stored in.
 
     Args:
-        source: a folder (ours, a run's, MDLM's or SDTT's), a Lightning .ckpt file, a bundled name, or a hub name; the
-            folder of an adapter that names its base is read with it
+        source: a folder (ours, a run's, or a published one, see docs/models.md), a Lightning .ckpt file, a bundled
+            name, or a hub name; the folder of an adapter that names its base is read with it
         adapter: a LoRA adapter to put on it: a folder that `train --lora` or peft wrote, or a hub name
         weights: the averaged weights or the raw ones, where a checkpoint has both
         revision: of a hub repository
