@@ -91,7 +91,7 @@ def test_it_is_distilled(tuned, corpus, tmp_path):
     assert len(unmask.sample(student, n=2, length=16, steps=2, device="cpu")) == 2
 
 
-@pytest.mark.parametrize("family", ["llada", "dream"])
+@pytest.mark.parametrize("family", ["llada", "dream", "sdar"])
 def test_a_decoder_learns_is_distilled_and_comes_back_as_it_was(family, corpus, tmp_path):
     made = unmask.train(corpus, family=family, set_={"blocks": 2}, length=32, out=tmp_path / "run", steps=60,
                         eval_every=30, lr=3e-3, **QUICK)  # fmt: skip
