@@ -45,11 +45,12 @@ def test_gradients_still_flow(models):
     assert torch.allclose(mine, soft.grad, atol=1e-4)
 
 
-def test_inference_takes_it_and_an_adapted_network_does_not():
+@pytest.mark.parametrize("family", FAMILIES)
+def test_inference_takes_it_and_an_adapted_network_does_not(family):
     pytest.importorskip("peft")
     from unmask.models.lora import Lora, with_adapter
 
-    model = load(PUBLISHED / "llada").model
+    model = load(PUBLISHED / family).model
     assert isinstance(Ready(model, torch.device("cpu")).body, Quick)
     adapted = with_adapter(model, Lora(lora=True), None, 0)
     assert quick(adapted) is None
