@@ -64,4 +64,7 @@ def test_a_part_that_fails_is_said_and_the_next_goes_on(small, tmp_path, monkeyp
     assert any(line["name"].startswith("dual cache") for line in found["lines"])
     assert "no such kernel" in capsys.readouterr().out
     run(["bench", "llada", "--size", "tiny", "--device", "cpu", "--seconds", "0", "--out", str(tmp_path / "none.json")])
-    assert len(json.loads((tmp_path / "none.json").read_text())["errors"]) == 7
+    none = json.loads((tmp_path / "none.json").read_text())
+    assert len(none["errors"]) > 5
+    assert all(why.startswith("not begun") for why in none["errors"].values())
+    assert [line["name"] for line in none["lines"]] == ["model made"]
