@@ -126,3 +126,84 @@ def test_mistakes_are_one_line():
         fill(busy(model, rank=2), adapter_tensors(adapted), "that")
     with pytest.raises(UserError, match="of another base: for this model it lacks"):
         fill(adapted, dict(list(adapter_tensors(adapted).items())[1:]), "that")
+
+
+def _decoder(kind):
+    from unmask.models.decoder import DecoderConfig
+    from unmask.models.dream import Dream
+    from unmask.models.llada import LLaDA
+
+    shape = {"vocab_size": 40, "length": 32, "hidden": 16, "blocks": 2, "heads": 2, "kv_heads": 2, "mlp": 32, "mask": 7}
+    return {"llada": LLaDA, "dream": Dream}[kind](DecoderConfig(**shape))
+
+
+def _sdar(_):
+    from unmask.models.sdar import family
+
+    kind = family.SDAR
+    preset = family_of_class(kind).presets["tiny"]
+    return kind(preset)
+
+
+def family_of_class(kind):
+    from unmask.models.family import FAMILIES
+
+    return next(family for family in FAMILIES.values() if family.network is kind)
+
+
+def _bert(_):
+    from transformers import BertConfig
+
+    from unmask.models.masked_lm.network import MaskedLM, MaskedLMConfig
+
+    shape = BertConfig(
+        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=32,
+    ).to_dict()  # fmt: skip
+    return MaskedLM(MaskedLMConfig(40, 32, 7, shape))
+
+
+MAKERS = {"llada": _decoder, "dream": _decoder, "sdar": _sdar, "masked_lm": _bert}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_family_takes_it_and_its_head_does_not(name):
+    model = MAKERS[name](name).eval()
+    adapted, generator = with_adapter(model, Lora(True, 2, 4.0, 0.0), "base", 0), stream(3)
+    assert torch.equal(adapted(IDS), model(IDS))
+    changed = {key.split(".lora_")[0] for key in trainable(adapted)}
+    blocks = [key for key, _ in model.named_modules() if any(key == one for one in changed)]
+    assert len(blocks) == len(changed) > 0
+    assert not [key for key in changed if "head" in key or "cls" in key or "embed" in key]
+    with torch.no_grad():
+        for value in trainable(adapted).values():
+            value.copy_(torch.randn(value.shape, generator=generator) * 0.3)
+    assert torch.allclose(merged(adapted)(IDS), adapted(IDS), atol=1e-4)
+    assert not torch.allclose(adapted(IDS), model(IDS), atol=1e-2)
+
+
+def test_peft_reads_an_adapter_of_a_bert_on_transformers_own_class_and_back(tmp_path):
+    import peft
+    from transformers import BertForMaskedLM
+
+    import unmask
+    from unmask.models.masked_lm.network import transformers_config
+
+    model = _bert("masked_lm").eval()
+    unmask.save(unmask.Checkpoint(model), tmp_path / "base")
+    adapted = with_adapter(unmask.load(tmp_path / "base").model, Lora(True, 2, 4.0, 0.0), str(tmp_path / "base"), 0)
+    with torch.no_grad():
+        for value in trainable(adapted).values():
+            value.normal_(std=0.3)
+    unmask.save(unmask.Checkpoint(adapted), tmp_path / "adapter")
+    theirs = BertForMaskedLM(transformers_config(model.config.shape, "bert")).eval()
+    state = model.state_dict()
+    names = {
+        key: key.replace("bert.", "body.") if key.startswith("bert.") else f"inner.{key}" for key in theirs.state_dict()
+    }
+    theirs.load_state_dict({key: state[ours] for key, ours in names.items()})
+    with torch.no_grad():
+        found = peft.PeftModel.from_pretrained(theirs, str(tmp_path / "adapter")).eval()(IDS).logits
+        assert torch.allclose(found, adapted(IDS), atol=1e-5)
+        again = unmask.load(tmp_path / "adapter").model
+        assert torch.equal(again(IDS), adapted(IDS))

@@ -75,14 +75,15 @@ class Family:
         """Parts that are compiled, and spread over processes, one by one."""
         return ()
 
-    def adapter_root(self, model: Any) -> Any:
-        """The module that an adapter's names count from: of a wrapped network, that of its library."""
-        return model
+    def library_name(self, model: Any) -> tuple[str, str]:
+        """(a beginning of names here, what it is called in the library's own class), where a network wraps one and its
+        adapters are to be read there."""
+        return "", ""
 
     def lora_targets(self, model: Any) -> Iterable[str]:
-        """The linear layers that take LoRA, by their whole names in `adapter_root`; all those of the blocks."""
+        """The linear layers that take LoRA, by their whole names; all those of the blocks."""
         inside = {id(layer) for block in self.blocks(model) for layer in block.modules()}
-        named = self.adapter_root(model).named_modules()
+        named = model.named_modules()
         return [name for name, layer in named if isinstance(layer, nn.Linear) and id(layer) in inside]
 
     def matrices(self, model: Any) -> dict[str, int]:

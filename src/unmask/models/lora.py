@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.errors import UserError
-from unmask.models.family import Family, family_of, plain
+from unmask.models.family import family_of, plain
 from unmask.models.parameters import tensors_of
 
 PREFIX = "base_model.model."  # peft's, before every name in its files
@@ -95,8 +95,7 @@ def injected(model: Any, config: Any, source: str | None) -> Any:
     """A network that shares this one's weights, frozen, with the adapter of a peft config in it."""
     base = Base(source, fingerprint(model))
     adapted = _sharing(plain(model), trained=False)
-    # peft writes into the config that it is given
-    peft().inject_adapter_in_model(copy.deepcopy(config), family_of(adapted).adapter_root(adapted))
+    peft().inject_adapter_in_model(_renamed(config, adapted, back=True), adapted)
     for name, value in adapted.named_parameters():
         if _OWN.search(f".{name}"):
             value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))
@@ -106,24 +105,38 @@ def injected(model: Any, config: Any, source: str | None) -> Any:
 
 
 def config_of(model: Any) -> Any:
-    """peft's config of a network's adapter."""
-    return _root(model).peft_config["default"]
+    """peft's config of a network's adapter, in the names of its library."""
+    return _renamed(plain(model).peft_config["default"], model)
 
 
 def adapter_tensors(model: Any) -> dict[str, Tensor]:
     """The adapter's tensors under peft's names."""
-    found = peft().get_peft_model_state_dict(_root(model), save_embedding_layers=False)
-    return {f"{PREFIX}{name}": tensor for name, tensor in found.items()}
+    found = peft().get_peft_model_state_dict(plain(model), save_embedding_layers=False)
+    return {f"{PREFIX}{_library(model, name)}": tensor for name, tensor in found.items()}
 
 
 def in_peft_names(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Parameters of an adapter by their names in the network, under peft's names."""
-    named = {id(value): name for name, value in model.named_parameters()}
-    root = {name: value for name, value in _root(model).named_parameters() if id(value) in named}
+    own = dict(plain(model).named_parameters())
     return {
-        f"{PREFIX}{name.replace('.default.', '.')}": tensors[named[id(value)]]
-        for name, value in root.items() if named[id(value)] in tensors
+        f"{PREFIX}{_library(model, name.replace('.default.', '.'))}": tensor
+        for name, tensor in tensors.items() if name in own
     }  # fmt: skip
+
+
+def _library(model: Any, name: str, back: bool = False) -> str:
+    """A name in the library's own class, or from there `back` to ours."""
+    ours, theirs = family_of(model).library_name(plain(model))
+    before, after = (theirs, ours) if back else (ours, theirs)
+    return after + name.removeprefix(before) if before and name.startswith(before) else name
+
+
+def _renamed(config: Any, model: Any, back: bool = False) -> Any:
+    """A peft config of its own, whose targets are named as in the library's class, or as here."""
+    config, targets = copy.deepcopy(config), config.target_modules
+    if not isinstance(targets, str) and targets is not None:
+        config.target_modules = {_library(model, name, back) for name in targets}
+    return config
 
 
 def fill(model: Any, tensors: Mapping[str, Tensor], where: str) -> None:
@@ -191,7 +204,7 @@ def _plainly(model: Any, finish: Callable[[Any], None]) -> Any:
             finish(layer)
             parent, _, last = name.rpartition(".")
             setattr(model.get_submodule(parent), last, layer.get_base_layer())
-    del _root(model).peft_config, model.adapter_base
+    del model.peft_config, model.adapter_base
     return model
 
 
@@ -208,9 +221,3 @@ def _sharing(model: Any, *, trained: bool, own: frozenset[int] | set[int] = froz
         for value in model.parameters()
     }
     return copy.deepcopy(model, twins)
-
-
-def _root(model: Any) -> Any:
-    inner = plain(model)
-    family: Family = family_of(inner)
-    return family.adapter_root(inner)

@@ -56,6 +56,9 @@ class MaskedLMFamily(Family):
         lists = (module for module in model.body.modules() if isinstance(module, nn.ModuleList))
         return max(lists, key=len, default=())
 
+    def library_name(self, model: MaskedLM) -> tuple[str, str]:
+        return "body.", f"{model.inner.base_model_prefix}."
+
     def inference(self, model: MaskedLM, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """As usual; tables of positions stay as exact as they are."""
         made = super().inference(model, dtype, device)
