@@ -18,9 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from tools.results.runs import FORMAT, VERSION
+from tools.results.slim import MACHINE, lines
 from torch import Tensor
 
 from unmask.core.files import write_text
+from unmask.core.plugins import load_plugins
 from unmask.core.provenance import record
 from unmask.core.streams import stream
 from unmask.plans.grids import make_grid
@@ -47,19 +50,18 @@ def right(step_BL: Tensor, copies: Sequence[range]) -> Tensor:
     by chance; all later ones see it."""
     B, L = step_BL.shape
     places = L - max(places[-1] for places in copies)
-    chance_BP = torch.ones(B, places, dtype=torch.float64)
+    guessed_BP = torch.zeros(B, places, dtype=torch.int8)
     for digit in copies:
         step_CBP = torch.stack([step_BL[:, start : start + places] for start in digit])
-        first_BP = (step_CBP == step_CBP.amin(0)).sum(0)
-        chance_BP *= float(DIGITS) ** (1 - first_BP.double())
-    return chance_BP.mean(1)
+        guessed_BP += (step_CBP == step_CBP.amin(0)).sum(0, dtype=torch.int8) - 1
+    return (float(DIGITS) ** -torch.arange(COPIED + 1, dtype=torch.float64))[guessed_BP.int()].mean(1)
 
 
 def measure(plan: str, steps: int, texts: int, seed: int, grid: str = "uniform") -> dict[str, object]:
     """The share of texts right at every lag, and its standard error."""
     blank_BL = torch.ones(texts, LENGTH, dtype=torch.bool)
     generators = [stream(seed, "copy", i) for i in range(texts)]
-    step_BL = make_plan(plan).assign(blank_BL, make_grid(grid, steps), LogLinear(), generators).step_BL
+    step_BL = make_plan(plan).assign(blank_BL, make_grid(grid, steps), LogLinear(), generators).step_BL.to(torch.int8)
     found_BD = torch.stack([right(step_BL, pairs(lag)) for lag in LAGS], 1)
     runs_BD = torch.stack([right(step_BL, run(lag)) for lag in range(1, COPIED)], 1)
     scores = {"right": found_BD.mean(0), "stderr": found_BD.std(0) / texts**0.5}
@@ -71,17 +73,17 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.results.copying", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="the .json file to write")
     parser.add_argument("--plans", nargs="+", default=PLANS)
-    parser.add_argument("--texts", type=int, default=4096)
+    parser.add_argument("--plugin", nargs="*", default=[], help="files that register plans")
+    parser.add_argument("--texts", type=int, default=1024, help="draws of a plan")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(words)
-    from tools.results.slim import MACHINE, lines
-
+    load_plugins(given.plugin)
     made = record(torch.device("cpu"))
     cells = [measure(plan, steps, given.texts, given.seed) for plan in given.plans for steps in STEPS]
-    about = {"digits": DIGITS, "length": LENGTH, "copied": COPIED, "lags": list(LAGS), "grid": "uniform"}
+    about = {"digits": DIGITS, "length": LENGTH, "copied": COPIED, "lags": [LAGS[0], LAGS[-1]], "grid": "uniform"}
     machine = {name: made[name] for name in MACHINE if name in made}
     facts = {"texts": given.texts, "seed": given.seed, "machine": machine}
-    write_text(given.out, lines({"format": "unmask copying", "version": 1, **about, **facts, "cells": cells}))
+    write_text(given.out, lines({"format": FORMAT, "version": VERSION, **about, **facts, "cells": cells}))
     return 0
 
 
