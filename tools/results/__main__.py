@@ -11,7 +11,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from tools.results.figure import nelbo
+from tools.results.figure import choosing, nelbo
 from tools.results.page import fill
 from tools.results.run import Queue, jobs_of
 from tools.results.runs import Runs, read_studies
@@ -52,10 +52,11 @@ def run_studies(results: Path, given: argparse.Namespace) -> bool:
 
 
 def fill_pages(docs: Path, wanted: list[Path]) -> None:
-    runs, figure = Runs(docs / "results"), docs / "figures" / "nelbo.svg"
-    picture = nelbo(runs)
-    if not figure.is_file() or figure.read_bytes() != picture:
-        write_bytes(figure, picture)
+    runs = Runs(docs / "results")
+    for name, picture in (("nelbo", nelbo(runs)), ("choosing", choosing(runs))):
+        figure = docs / "figures" / f"{name}.svg"
+        if not figure.is_file() or figure.read_bytes() != picture:
+            write_bytes(figure, picture)
     for path in wanted or pages(docs):
         print(f"{path}: {'filled in' if fill(path, runs) else 'unchanged'}")
 
@@ -77,7 +78,7 @@ def main(words: list[str] | None = None) -> int:
     work.add_argument(
         "--program", type=shlex.split, default=[sys.executable, "-m", "unmask"], help="how to call unmask"
     )
-    page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figure")
+    page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figures")
     page.add_argument("pages", nargs="*", type=Path, help="pages (default: docs/results.md and docs/studies/*.md)")
     given = parser.parse_args(words)
     try:

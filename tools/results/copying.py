@@ -1,9 +1,9 @@
-"""`python -m tools.results.copying --out FILE`: how often a plan copies 12 digits at each lag, with an exact denoiser.
+"""`python -m tools.results.copying --out FILE`: how often plans copy 12 digits at each lag, with an exact denoiser.
 
-A text is 256 random digits, 12 of which, at a random place, have a copy d places on. Copies do not overlap: d digits are
-followed by their copies, then come the next. An exact denoiser knows all that, so a text is right unless a step draws a
-digit and its copy at once, as if they were independent: then they agree with chance 1/10. So the chance that a text
-comes out right follows from its steps alone; it is averaged over all places and many draws of the plan.
+A text is 256 random digits; 12 of them, at a random place, have a copy d places on. Copies do not overlap: d digits
+are followed by their copies, then come the next. An exact denoiser knows all that, so a text is right unless a step
+draws a digit and its copy at once, as if they were independent: then they agree with chance 1/10. So the chance that a
+text comes out right follows from its steps alone; it is averaged over all places and many draws of the plan.
 
 `run` is the same where copies do overlap: 12 + d digits with period d, a run of 13 equal ones at d = 1. Any plan that
 gives each step its share of neighbours then draws several copies before one is seen.
@@ -66,7 +66,8 @@ def measure(plan: str, steps: int, texts: int, seed: int, grid: str = "uniform")
     runs_BD = torch.stack([right(step_BL, run(lag)) for lag in range(1, COPIED)], 1)
     scores = {"right": found_BD.mean(0), "stderr": found_BD.std(0) / texts**0.5}
     scores |= {"run": runs_BD.mean(0), "run_stderr": runs_BD.std(0) / texts**0.5}
-    return {"plan": plan, "steps": steps, **{name: [round(x, 5) for x in of_D.tolist()] for name, of_D in scores.items()}}
+    rounded = {name: [round(x, 5) for x in of_D.tolist()] for name, of_D in scores.items()}
+    return {"plan": plan, "steps": steps, **rounded}
 
 
 def main(words: Sequence[str] | None = None) -> int:

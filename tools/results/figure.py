@@ -1,4 +1,7 @@
-"""Draws docs/figures/nelbo.svg: what few steps lose by likelihood, a line a plan. The same data give the same bytes."""
+"""Draws docs/figures/nelbo.svg, what few steps lose by likelihood, and choosing.svg, which plan to take.
+
+The same data give the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from tools.results.runs import Run
-from tools.results.tables import TEACHERS, one_token_a_step
+from tools.results.tables import COUNTS, TEACHERS, one_token_a_step, worst
 
 INK, SOFT, RULE, PAPER = "#1d2126", "#5c6470", "#e4e2db", "#fffffe"
 LINES = {  # plan: colour, marker
     "iid": (INK, "o"), "golden": ("#d55e00", "s"), "stride": ("#0f8b8d", "D"),
 }  # fmt: skip
+CHOICES = {
+    **LINES, "van_der_corput": ("#8a6d3b", "v"), "rotation": ("#0072b2", "^"), "comb": ("#a1338f", "P"),
+}  # fmt: skip
 DARK = {
     INK: "#f0ede6", SOFT: "#a9b0bb", RULE: "#30363f", PAPER: "#15181d", "#d55e00": "#ff9142", "#0f8b8d": "#4fd0d0",
+    "#8a6d3b": "#c9a66b", "#0072b2": "#58b4f0", "#a1338f": "#e47bd2",
 }  # fmt: skip
 STYLE = {
     "font.family": "DejaVu Sans", "font.size": 8.5, "axes.spines.top": False, "axes.spines.right": False,
@@ -59,6 +66,31 @@ def nelbo(runs: Mapping[str, Run]) -> bytes:
             axis.set_title(title)
         axes[0].set_ylabel("nats a token lost")
         axes[0].legend()
+        return _svg(figure)
+
+
+def choosing(runs: Mapping[str, Run]) -> bytes:
+    """Likelihood against steps, and the worst lag of copies against steps."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure: Any = Figure(figsize=(7.3, 3.2), layout="constrained")
+        lost, lags = figure.subplots(1, 2)
+        for plan, (color, marker) in CHOICES.items():
+            look = {"color": color, "marker": marker, "markersize": 4.5, "label": plan}
+            above = [runs["plans-prose"].above("teacher", plan, steps) for steps in COUNTS]
+            lost.plot(COUNTS, [value[0] if value else float("nan") for value in above], **look)
+            lags.plot(COUNTS, [worst(runs, plan, steps)[0] for steps in COUNTS], **look)
+        lost.axhline(0, color=SOFT, linewidth=1, linestyle=(0, (4, 3)))
+        lost.set_ylim(-0.05, 0.36)
+        lost.set_title("nats a token lost (held-out books)")
+        lags.set_title("texts copied right at the worst lag")
+        for axis in (lost, lags):
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(COUNTS, [str(n) for n in COUNTS])
+            axis.set_xlabel("steps")
+        lost.legend()
         return _svg(figure)
 
 

@@ -19,7 +19,13 @@ PLANS = {
     "van_der_corput": "`van_der_corput`",
     "stride": "`stride`",
     "dilated": "`dilated`",
-    "confidence": "`confidence`",
+    "rotation": "`rotation`",
+    "comb": "`comb`",
+    "left_to_right": "`left_to_right`",
+    "rising": "`comb` in ascending order",
+    "comb@uniform": "`comb` on the grid `uniform`",
+    "hop": "`comb` that hops three places a step",
+    "twice": "`comb` that sweeps over every second class, then over the others",
     "golden@cosine": "`golden` on the cosine grid",
     "golden@grid-golden.json": "`golden` on the fitted grid",
 }
@@ -129,24 +135,110 @@ def lost(runs: Runs) -> Table:
     return Table(note, head, rows)
 
 
-def plans(runs: Runs) -> Table:
-    """The plans of the bundled teacher by likelihood."""
-    run, other = runs["plans-study-judge"], runs["bounds-confidence"]
-    level, _ = one_token_a_step(run)
-    counts = (2, 4, 8, 16, 32, 64, 256)
-    rows = []
-    for plan in ("iid", "iid@cosine", "permutation", "golden", "van_der_corput", "stride", "dilated", "confidence"):
-        found = [run.above("teacher", plan, steps) for steps in counts]
-        if any(found):
-            rows.append([PLANS[plan], *(half(one, sign=True) for one in found)])
-        else:  # another run, which is not paired with this one
-            nats = [other.nats("teacher", plan, steps) for steps in counts]
-            rows.append([PLANS[plan], *(signed(None if n is None else n - level) for n in nats)])
+def _race(run: Run, text: str, named: Sequence[str], counts: Sequence[int]) -> Table:
+    """Plans on one kind of text, by likelihood."""
+    rows = [[PLANS[plan], *(half(run.above("teacher", plan, n), sign=True) for n in counts)] for plan in named]
+    found = run.bound("teacher", "permutation", run.said["settings"]["length"])
+    assert found, "one token a step was measured"
     note = (
-        f"`pocket` on 1,024 held-out blocks: N-step NELBO less that of one token a step in random order ({level:.4f} "
-        "nats a token). Half of the 95% interval over books; `confidence` comes from another run and has none."
+        f"`pocket` on {found['n']} blocks of {text}: N-step NELBO less that of one token a step in random order "
+        f"({found['per_token'][0]:.4f} nats a token), ± half of the paired 95% interval."
     )
     return Table(note, ["plan \\ steps", *map(str, counts)], rows)
+
+
+RACED = ("iid", "permutation", "golden", "stride", "rotation", "comb")
+
+
+def plans(runs: Runs) -> Table:
+    """The plans of the bundled teacher by likelihood."""
+    named = ("iid", "permutation", "golden", "van_der_corput", "stride", "dilated", "rotation", "comb", "left_to_right")
+    return _race(runs["plans-prose"], "18 held-out books", named, (2, 4, 8, 16, 32, 64, 256))
+
+
+def plans_verse(runs: Runs) -> Table:
+    """The same on nine books of verse."""
+    return _race(runs["plans-verse"], "nine books of verse", (*RACED, "left_to_right"), (2, 4, 8, 16, 32, 64, 256))
+
+
+def plans_code(runs: Runs) -> Table:
+    """The same on Python's standard library."""
+    named = (*RACED, "rising", "left_to_right")
+    return _race(runs["plans-code"], "Python's standard library", named, (2, 4, 8, 16, 32, 64, 256))
+
+
+def orders(runs: Runs) -> Table:
+    """Other orders of classes, and the comb by time."""
+    named = ("comb", "comb@uniform", "rising", "hop", "twice", "stride")
+    return _race(runs["plans-prose"], "18 held-out books", named, (4, 8, 16, 32))
+
+
+def _copies(runs: Runs, plan: str, steps: int) -> Json:
+    return next(c for c in runs["copying"].said["cells"] if (c["plan"], c["steps"]) == (plan, steps))
+
+
+def worst(runs: Runs, plan: str, steps: int) -> tuple[float, int, int]:
+    """The least share of texts right at a lag, that lag, and how many lags are copied less often than by iid.
+
+    A lag counts where the difference is more than three of its standard errors.
+    """
+    cell, iid = _copies(runs, plan, steps), _copies(runs, "iid", steps)
+    right = cell["right"]
+    both = zip(right, cell["stderr"], iid["right"], iid["stderr"], strict=True)
+    fails = sum(a - b < -3 * math.hypot(e, f) for a, e, b, f in both)
+    return min(right), right.index(min(right)) + runs["copying"].said["lags"][0], fails
+
+
+def _lags(runs: Runs, plan: str, steps: int) -> str:
+    least, lag, fails = worst(runs, plan, steps)
+    return f"{mean(_copies(runs, plan, steps)['right']):.2f}, {least:.2f} ({lag}), {fails}"
+
+
+COUNTS = (4, 8, 16, 32)
+
+
+def copying(runs: Runs) -> Table:
+    """Copies at every lag, with an exact denoiser."""
+    named = ("iid", "permutation", "golden", "van_der_corput", "stride", "dilated", "rotation", "comb")
+    said = runs["copying"].said
+    note = (
+        "12 of 256 random digits copied at lag d, exact denoiser, grid `uniform`: the share of texts right in the mean "
+        f"over d = {said['lags'][0]} to {said['lags'][1]}, at the worst lag (which), and how many lags are "
+        f"below that of `iid` by more than 3 standard errors. {said['texts']:,} draws of each plan, every place."
+    )
+    rows = [[PLANS[plan], *(_lags(runs, plan, steps) for steps in COUNTS)] for plan in named]
+    return Table(note, ["plan \\ steps", *map(str, COUNTS)], rows)
+
+
+def drift(runs: Runs) -> Table:
+    """How far a comb may drift: likelihood against the worst lag."""
+    named = {
+        "0": "comb-0.0",
+        "0.15": "comb-0.15",
+        "0.3": "comb-0.3",
+        "0.5": "comb",
+        "0.75": "comb-0.75",
+        "1": "comb-1.0",
+    }
+    run = runs["plans-prose"]
+    rows = [
+        [
+            name,
+            *(half(run.above("teacher", plan, n), sign=True) for n in COUNTS),
+            *(_short(runs, plan, n) for n in COUNTS),
+        ]
+        for name, plan in named.items()
+    ]
+    note = (
+        "By the largest drift: N-step NELBO on prose as above, and the share of texts right at the worst lag (which); "
+        "**bold** where some lag is copied less often than by `iid`."
+    )
+    return Table(note, ["drift up to", *(f"NELBO, {n}" for n in COUNTS), *(f"worst lag, {n}" for n in COUNTS)], rows)
+
+
+def _short(runs: Runs, plan: str, steps: int) -> str:
+    least, lag, fails = worst(runs, plan, steps)
+    return f"**{least:.2f} ({lag})**" if fails else f"{least:.2f} ({lag})"
 
 
 def few_steps(runs: Runs) -> Table:
@@ -305,5 +397,20 @@ def teacher_again(runs: Runs) -> Table:
 
 TABLES: dict[str, Callable[[Runs], Table]] = {
     table.__name__.replace("_", "-"): table
-    for table in (lost, plans, few_steps, grids, finetuned, rounds, ablation, teacher, teacher_again)
+    for table in (
+        lost,
+        plans,
+        plans_verse,
+        plans_code,
+        orders,
+        copying,
+        drift,
+        few_steps,
+        grids,
+        finetuned,
+        rounds,
+        ablation,
+        teacher,
+        teacher_again,
+    )
 }
