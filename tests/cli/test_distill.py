@@ -59,7 +59,7 @@ def test_a_whole_run_with_a_judge(capsys, place, tmp_path):
         ("teacher", 1), ("teacher", pytest.approx(0.96 * 0.93)), ("round 1", 1), ("round 2", 1),
     ]  # fmt: skip
     assert all(row["nfe"] == 3 and row["gen_ppl"]["value"] > 1 for row in rows)
-    assert (table["judge"]["protocol"], table["plan"], table["grid"]) == ("mdlm", "golden", "rank")
+    assert (table["judge"]["protocol"], table["plan"], table["grid"]) == ("mdlm", "comb", "rank")
     # a row says what anyone can find again with the loadable student of the round
     student = unmask.load(out / "rounds/2")
     drawn = unmask.sample(student, 4, 3, device="cpu").tokens

@@ -33,7 +33,7 @@ def test_text_is_the_librarys_and_pipes_cleanly(unmask, folder):
     assert out == made.text[0] + "\n"  # nothing but the text
     nats = -float(made.log_q.sum()) / L
     assert re.fullmatch(
-        rf"24 tokens in \d+\.\d\d s \([\d,]+ tokens/s\) · 5 forwards · {nats:.3f} nats/token · golden, drawn in float64"
+        rf"24 tokens in \d+\.\d\d s \([\d,]+ tokens/s\) · 5 forwards · {nats:.3f} nats/token · comb, drawn in float64"
         r" · seed 3 · .* CPU.*\n", err,
     ), err  # fmt: skip
 
@@ -55,7 +55,7 @@ def test_json_lines_hold_the_run_and_every_sample(unmask, folder):
         seed=1, top_k=9, device="cpu",
     )  # fmt: skip
     assert (run["kind"], run["n"], run["steps"]) == ("run", 3, 3)
-    assert (run["plan"]["name"], run["grid"]["name"]) == ("golden", "rank")
+    assert (run["plan"]["name"], run["grid"]["name"]) == ("comb", "rank")
     assert (run["draw"], run["seed"], run["top_k"], run["nfe"]) == ("float64", 1, 9, 3.0)
     assert [record["index"] for record in records] == [0, 1, 2]
     for i, (record, length) in enumerate(zip(records, (24, 12, 20), strict=True)):
@@ -92,7 +92,7 @@ def test_a_pattern_is_filled_between_its_words(unmask):
         ("--plan entropy --threshold 1e-9", "entropy", None, 24),
         ("--plan entropy_bounded --threshold 1e-9", "entropy_bounded", None, 24),
         ("--plan entropy_bounded --block_size 8 --threshold 1e-9", "blocks(8, entropy_bounded)", None, 24),
-        ("--block_size 8 --steps 6", "blocks(8, golden)", 6, 6),
+        ("--block_size 8 --steps 6", "blocks(8, comb)", 6, 6),
         ("--plan confidence --block_size 12 --steps 6", "blocks(12, confidence)", 6, 6),
         ("--plan left_to_right --grid 0.75 0.5 0.25", "left_to_right", 4, 4),
         ("--plan stride --grid 0.5", "stride", 2, 2),
@@ -141,11 +141,12 @@ def test_a_grid_that_was_fitted_for_another_plan_is_taken_and_said(unmask, fitte
     out, err = unmask("--plan", "iid", "--grid", fitted.name)
     assert err.splitlines()[0] == said
     assert said not in out
-    assert "was fitted for" not in unmask("--grid", fitted.name)[1]
+    assert "was fitted for" not in unmask("--plan", "golden", "--grid", fitted.name)[1]
 
 
 def test_more_steps_than_tokens_cost_nothing(unmask):
-    one_a_token, as_many = (unmask("--steps", steps, "--json")[0].splitlines() for steps in (str(L), "300"))
+    run = "--plan", "golden", "--json"
+    one_a_token, as_many = (unmask(*run, "--steps", steps)[0].splitlines() for steps in (str(L), "300"))
     assert strict(as_many[1])["nfe"] == strict(one_a_token[1])["nfe"] == L
     assert as_many[0] == one_a_token[0]
 

@@ -100,7 +100,7 @@ def test_zero_shot_on_a_text_file_says_what_was_scored(letters, tmp_path):
     assert found.per_token.count == 6
     record = found.per_byte.record
     assert record["texts"]["source"].endswith("any.txt")
-    assert (record["plan"], record["steps"], record["precision"]) == ("golden", 4, "float32")
+    assert (record["plan"], record["steps"], record["precision"]) == ("comb", 4, "float32")
     assert record["model"]["sha256"] != nelbo(tiny(letters(5), seed=1), texts, 4).per_byte.record["model"]["sha256"]
 
 

@@ -12,7 +12,7 @@ from unmask.core.streams import stream
 from unmask.inference.categorical import Law
 from unmask.inference.ready import make_ready
 from unmask.plans.grids import Grid, make_grid
-from unmask.plans.plan import PLANS, Blocks, Confidence, LeftToRight, by_threshold, locked_plans, make_plan
+from unmask.plans.plan import PLANS, Blocks, Confidence, LeftToRight, locked_plans, make_plan
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.theory.exact import Views, estimate_kl, kl, sample_law
@@ -86,9 +86,17 @@ def test_chance_decides_where_all_positions_are_equally_sure(toys, plan):
         )
 
 
-@pytest.mark.parametrize(
-    "plan", [*(p for p in PLANS.values() if not by_threshold(p)), Blocks(4, Confidence()), Blocks(3)], ids=str
-)
+EXACT = [
+    *locked_plans().values(),
+    LeftToRight(),
+    Confidence(),
+    Confidence("entropy"),
+    Blocks(4, Confidence()),
+    Blocks(3),
+]
+
+
+@pytest.mark.parametrize("plan", EXACT, ids=str)
 def test_one_token_a_step_is_exact(toys, plan):
     """By rank with steps = length every plan is exact under an exact denoiser."""
     for source in ("sticky", "order2"):

@@ -29,6 +29,7 @@ from unmask.models.denoiser import Denoiser, check_denoiser, states_of
 from unmask.models.dit.published import GPT2_STATES
 from unmask.models.family import config_to_json, family_of
 from unmask.plans.grids import make_grid
+from unmask.plans.plan import USUAL
 from unmask.sampling.ancestral import ancestral
 from unmask.sampling.sample import start_run
 from unmask.sampling.verbs import sample
@@ -40,7 +41,7 @@ def sampler(
     model: str | None = None,
     steps: list[int] = [8, 32],  # noqa: B006  read only
     batch: int | None = None,
-    plan: str = "golden",
+    plan: str = USUAL,
     grid: str = "rank",
     device: str = "auto",
     compile: bool | None = None,

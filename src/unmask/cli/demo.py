@@ -19,7 +19,7 @@ from unmask.sampling.verbs import sample
 from unmask.training.verbs import load_teacher
 
 STEPS = "8"  # few enough that the order matters, and that a student can gain
-PLANS = {"iid": "in random order (iid)", "golden": "on our plan (golden)"}
+PLANS = {"iid": "in random order (iid)", "comb": "on our plan (comb)"}
 
 
 def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Path("demo")) -> None:
@@ -53,7 +53,7 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
     models = (f"teacher={teacher}", f"student={student}")
     alike = ("0.9", "--control_steps", STEPS, "--no-bracket")  # the teacher at lower temperature: equal entropy
     _say("Forty optimiser steps show how it works, not what it can gain: docs/results.md has real runs.")
-    _command("evaluate", "--models", *models, "--plans", "golden", *judged, *alike, "--out", report)
+    _command("evaluate", "--models", *models, "--plans", "comb", *judged, *alike, "--out", report)
     _title("Done")
     _say(f"The reports: {Path(plans) / 'report.html'} (two plans), {Path(report) / 'report.html'} (the student)")
     _say(f"Try next: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3 --watch")

@@ -32,7 +32,7 @@ from unmask.metrics.score import Ratio, Score, Unavailable
 from unmask.metrics.texts import Texts, check_same_tokenizer
 from unmask.models.denoiser import Denoiser, check_denoiser, is_causal, states_of
 from unmask.plans.grids import Grid
-from unmask.plans.plan import Plan, by_threshold, choose_grid, make_plan
+from unmask.plans.plan import USUAL, Plan, by_threshold, choose_grid, make_plan
 from unmask.sampling.teacher_forcing import teacher_force
 
 
@@ -47,7 +47,7 @@ class Likelihood:
 
 
 def nelbo(
-    checkpoint: Checkpoint, texts: Texts, steps: int | None = None, *, plan: str | Plan = "golden",
+    checkpoint: Checkpoint, texts: Texts, steps: int | None = None, *, plan: str | Plan = USUAL,
     grid: str | Path | Grid | None = None, law: Law | None = None, seed: int = 0, batch: int | None = None,
     device: str = "auto", precision: Precision = "auto", compile: bool = False,
 ) -> Likelihood:  # fmt: skip

@@ -324,6 +324,7 @@ class Plan(Protocol):
 
 IID = Locked("iid", laws.iid)
 PLANS: dict[str, Plan] = {}
+USUAL = "comb"  # where nobody says: the best by likelihood of those that copy at every lag (docs/studies/plans.md)
 
 
 def register_plan(name: str, plan: Plan | Law, **promises: Any) -> None:

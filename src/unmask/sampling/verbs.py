@@ -19,7 +19,7 @@ from unmask.inference.ready import make_ready
 from unmask.inference.step_law import StepLaw, make_step_law
 from unmask.models.denoiser import check_denoiser
 from unmask.plans.grids import Grid, make_grid
-from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, Plan, choose_grid, make_plan
+from unmask.plans.plan import USUAL, Blocks, Confidence, LeftToRight, Locked, Plan, choose_grid, make_plan
 from unmask.plans.published import LLaDAOrder
 from unmask.plans.remask import Remask
 from unmask.processes import Process
@@ -27,8 +27,6 @@ from unmask.sampling.drafts import LEGACY, Callback, How
 from unmask.sampling.infill import templates
 from unmask.sampling.sample import Finished, Row, Run, collect
 from unmask.sampling.samples import Samples
-
-PLAN = "golden"  # where nobody says
 
 
 @verb
@@ -89,7 +87,7 @@ def sample(
     Plan:
         plan: which positions a step reveals: iid, permutation, golden, comb, rotation, van_der_corput, stride, dilated,
             left_to_right, confidence, entropy, entropy_bounded, or blocks (of 32 positions from left to right, golden
-            inside each); llada, dream, dream_entropy, dream_margin are the published samplers' own; default: golden
+            inside each); llada, dream, dream_entropy, dream_margin are the published samplers' own; default: comb
         block_size: go from left to right in blocks of so many positions, the plan inside each
         threshold: with --plan confidence or blocks the probability, with entropy the nats, at which a position is
             sure enough to be revealed, with entropy_bounded the bound on a step's summed entropy (0.1); this sets the
@@ -174,7 +172,7 @@ def plan_and_grid(
 ) -> tuple[Plan | None, Grid]:
     """A plan and its grid; for a process that goes by no plan, a grid of times."""
     if process.by_plan:
-        chosen = plan or make_plan(PLAN)
+        chosen = plan or make_plan(USUAL)
         return chosen, choose_grid(chosen, grid, steps)
     if plan is not None:
         raise UserError(f"the process {process.name} draws every position at every step: leave out the plan")
@@ -205,7 +203,7 @@ def chosen_plan(plan: str | Plan | None, block_size: int | None, threshold: floa
     """A plan with its own settings; None: the process's own."""
     if plan is None and block_size is None and threshold is None:
         return None
-    chosen = make_plan(plan or PLAN)
+    chosen = make_plan(plan or USUAL)
     if threshold is not None and isinstance(chosen, Blocks):
         chosen = replace(chosen, inner=replace(chosen.rule or Confidence(), threshold=threshold))
     elif threshold is not None and isinstance(chosen, Confidence):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.core.errors import UserError
+from unmask.plans.plan import USUAL
 
 QUICK_N, QUICK_STEPS = 16, 8
 
@@ -55,7 +56,7 @@ class Study:
     """
 
     steps: Sequence[int] | None = None
-    plans: Sequence[str] = ("iid", "golden")
+    plans: Sequence[str] = ("iid", USUAL)
     temperatures: Sequence[float] | None = None
     n: int = 64
     quick: bool = False

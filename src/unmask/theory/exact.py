@@ -26,7 +26,7 @@ from unmask.core.streams import stream
 from unmask.inference.categorical import Law, shape_logits
 from unmask.models.denoiser import Denoiser, states_of
 from unmask.plans.grids import Grid
-from unmask.plans.plan import TIE, Assignment, Blocks, Confidence, EntropyBounded, Plan, choose_grid, make_plan
+from unmask.plans.plan import TIE, USUAL, Assignment, Blocks, Confidence, EntropyBounded, Plan, choose_grid, make_plan
 from unmask.processes.masked import mask_of
 from unmask.processes.schedule import LogLinear, Schedule
 from unmask.sampling.teacher_forcing import Forced
@@ -87,7 +87,7 @@ def kl(p: Tensor, q: Tensor) -> float:
 
 
 def sample_law(
-    denoiser: Denoiser | Views, steps: int | None = None, *, length: int | None = None, plan: str | Plan = "golden",
+    denoiser: Denoiser | Views, steps: int | None = None, *, length: int | None = None, plan: str | Plan = USUAL,
     grid: str | Sequence[float] | Grid | None = None, law: Law | None = None, given_L: Tensor | None = None,
     schedule: Schedule | None = None,
 ) -> SampleLaw:  # fmt: skip

@@ -24,8 +24,6 @@ from unmask.metrics.texts import of_samples
 from unmask.plans.grids import usual_grid
 from unmask.sampling.verbs import sample
 
-USUAL_PLAN = "golden"  # that texts are drawn on where nobody says
-
 
 def round_table(
     out: Path, teacher: Checkpoint, *, plan: str, judge: Judge | None, samples: int, steps: int, seed: int, device: str

@@ -27,11 +27,12 @@ from unmask.models.family import as_student, changed_preset, family_named
 from unmask.models.lora import Lora, with_adapter
 from unmask.objectives.chain import Chaining
 from unmask.objectives.registry import objective_named
+from unmask.plans.plan import USUAL
 from unmask.processes import process_named
 from unmask.processes.schedule import schedule_named
 from unmask.training.chain import train_chain
 from unmask.training.guard import Bounds, Guard
-from unmask.training.round_table import USUAL_PLAN, round_table
+from unmask.training.round_table import round_table
 from unmask.training.rounds import make_rounds
 from unmask.training.trainer import Trainer
 
@@ -215,7 +216,7 @@ def distill(
         guard: what to do when a bound below is crossed
     Table of rounds:
         judge: for Gen PPL of every round: a judge's name, folder or file
-        samples: texts drawn from each round's student at the end, on --plan if it is given, else on golden
+        samples: texts drawn from each round's student at the end, on --plan if it is given, else on comb
         sample_steps: steps in which they are drawn
     """
     if guard == "off" and bounds.changed:
@@ -242,7 +243,7 @@ def distill(
         student = trainer.fit(as_student(source.model), objective, loader, facts=facts, guard=watch)
         if trainer.out is not None:
             round_table(
-                Path(trainer.out), source, plan=plan or USUAL_PLAN, judge=reader, samples=samples, steps=sample_steps,
+                Path(trainer.out), source, plan=plan or USUAL, judge=reader, samples=samples, steps=sample_steps,
                 seed=trainer.seed, device=trainer.device,
             )  # fmt: skip
         return student
