@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from tools.results.__main__ import main, pages
-from tools.results.figure import nelbo
+from tools.results.figure import choosing, nelbo
 from tools.results.page import fill
 from tools.results.run import jobs_of
 from tools.results.runs import Run, Runs
@@ -123,6 +123,7 @@ def test_the_committed_pages_are_what_the_committed_files_give(tmp_path):
         assert not fill(twin, runs), path
     assert all(f"<!-- begin {name} -->" in used for name in TABLES)
     assert nelbo(runs) == (DOCS / "figures" / "nelbo.svg").read_bytes()
+    assert choosing(runs) == (DOCS / "figures" / "choosing.svg").read_bytes()
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
