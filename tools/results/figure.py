@@ -90,7 +90,7 @@ def choosing(runs: Mapping[str, Run]) -> bytes:
             axis.set_xscale("log", base=2)
             axis.set_xticks(COUNTS, [str(n) for n in COUNTS])
             axis.set_xlabel("steps")
-        lost.legend()
+        lags.legend(loc="upper left")
         return _svg(figure)
 
 
