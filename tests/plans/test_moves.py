@@ -124,7 +124,7 @@ def test_log_q_is_widened_where_the_state_is(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(categorical, "shape_logits", lambda *given: shape(*given).as_subclass(Narrow))
     body = make_ready(source.model, torch.device("cpu"))
     law, grid = Law(dtype="fp32"), make_grid("rank", 3)
-    forced = teacher_force(body, found.tokens, make_plan("golden"), grid, LogLinear(), law=law)
+    forced = teacher_force(body, found.tokens, make_plan("comb"), grid, LogLinear(), law=law)
     torch.testing.assert_close(forced.log_q_TL, found.log_q, atol=1e-5, rtol=1e-5)
 
 
