@@ -3,10 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.objectives.subs import carry_over
 
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
-from unmask.models.denoiser import carry_over, log_probs
+from unmask.models.denoiser import log_probs
 from unmask.objectives.distil.cd4lm import CD4LM
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.plans.plan import draw_u

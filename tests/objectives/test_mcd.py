@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.objectives.subs import carry_over
 
 import unmask
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
-from unmask.models.denoiser import carry_over
 from unmask.models.dit.network import DiT
 from unmask.objectives.base import describe
 from unmask.objectives.distil.curriculum import Curriculum

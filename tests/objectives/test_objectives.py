@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.objectives.subs import carry_over
 from torch import Tensor, nn
 
 from unmask.core.streams import stream
-from unmask.models.denoiser import carry_over
 from unmask.objectives.ar import AR
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, describe
 from unmask.objectives.elbo import MDLM

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from tests.objectives.subs import carry_over
 from torch import Tensor
 
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
-from unmask.models.denoiser import carry_over
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.sdtt import SDTT
 from unmask.plans.plan import draw_u

@@ -42,16 +42,3 @@ def plain_step(body: Any, model: Any, x_BL: Tensor, end: int, quota_B: Tensor, t
         place_K = confidence_BL[row].topk(quota).indices
         x_BL[row, place_K] = torch.where(masked_BL[row], x0_BL[row], x_BL[row])[place_K]
     return x_BL
-
-
-def plain_generate(
-    body: Any, model: Any, prompt_BL: Tensor, answer: int, steps: int, block: int, temperature: float = 0.0
-) -> Tensor:
-    """The prompt and an answer of so many tokens, in blocks, with equally many steps each."""
-    x_BL = torch.nn.functional.pad(prompt_BL, (0, answer), value=model.mask_id)
-    first = prompt_BL.shape[1]
-    for start in range(first, first + answer, block):
-        quota_BS = quotas(x_BL[:, start : start + block] == model.mask_id, steps * block // answer)
-        for quota_B in quota_BS.T:
-            x_BL = plain_step(body, model, x_BL, start + block, quota_B, temperature)
-    return x_BL

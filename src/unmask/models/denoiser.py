@@ -63,14 +63,6 @@ def log_probs(logits: Tensor, mask_id: int | None) -> Tensor:
     return without_mask(logits, mask_id).log_softmax(-1)
 
 
-def carry_over(logits_BLV: Tensor, z_BL: Tensor, mask_id: int) -> Tensor:
-    """The SUBS rule: `log_probs` at masked positions, a point mass on the token itself at visible ones."""
-    logp_BLV = log_probs(logits_BLV, mask_id)
-    point_BLV = torch.full_like(logp_BLV, MASK_LOGIT).scatter_(-1, z_BL[..., None], 0.0)
-    masked_BL1 = (z_BL == mask_id)[..., None]
-    return torch.where(masked_BL1, logp_BLV, point_BLV)
-
-
 def is_causal(model: object) -> bool:
     """Whether a model reads from left to right only."""
     return bool(getattr(getattr(model, "config", None), "causal", False))

@@ -20,7 +20,6 @@ from unmask.objectives.elbo import MDLM
 
 OBJECTIVES: dict[str, type[Any]] = {"mdlm": MDLM, "ar": AR, "chain": Chaining}
 METHODS: dict[str, type[Any]] = {"mcd": MCD, "sdtt": SDTT, "cd4lm": CD4LM, "elbo": MDLM}
-SHARED = ("tau", "plan", "plan_steps")  # settings of every Distillation that a user may give
 
 
 def register_objective(name: str, kind: type[Any]) -> None:
