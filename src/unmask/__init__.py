@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.checkpoint.io import Checkpoint as Checkpoint
     from unmask.checkpoint.io import load as load
     from unmask.checkpoint.io import save as save
+    from unmask.checkpoint.push import push as push
     from unmask.data.verbs import prepare as prepare
     from unmask.inference.chain import Chain as Chain
     from unmask.inference.step_law import Factorised as Factorised
@@ -41,6 +42,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.server.verbs import serve as serve
     from unmask.studies.evaluate import evaluate as evaluate
     from unmask.studies.fit_grid import fit_grid as fit_grid
+    from unmask.studies.harness import lm_eval as lm_eval
     from unmask.training.trainer import Trainer as Trainer
     from unmask.training.verbs import distill as distill
     from unmask.training.verbs import train as train
@@ -55,6 +57,8 @@ _HOMES = {
     "fit_grid": "studies.fit_grid",
     "serve": "server.verbs",
     "export": "checkpoint.export",
+    "push": "checkpoint.push",
+    "lm_eval": "studies.harness",
     "play": "server.play",
     "load": "checkpoint.io",
     "save": "checkpoint.io",

@@ -195,7 +195,7 @@ def test_help_fits_a_terminal_and_says_what_every_option_is(program: str, capsys
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", ["prepare", "train", "distill", "sample", "evaluate", "fit_grid"])
+@pytest.mark.parametrize("name", [name for name in dir(unmask) if name.replace("_", "-") in VERBS])
 def test_a_verb_of_the_command_line_is_the_public_function(name: str) -> None:
     function = getattr(unmask, name)
     module, inner = VERBS[name.replace("_", "-")].function.split(":")

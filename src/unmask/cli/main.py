@@ -123,7 +123,7 @@ BENCHES = {
         "unmask.bench.sampler:sampler", plugins=False, smaller=_BATCH,
     ),
     "serve": Verb(
-        "many clients at once against one call at a time: requests a second, waiting, equal texts",
+        "many clients at once, or one call at a time: rate, waiting, same texts",
         "unmask.bench.serve:serve", plugins=False, smaller="give fewer --clients",
     ),
     "distill": Verb(
@@ -131,7 +131,7 @@ BENCHES = {
         "unmask.bench.distill:distill", plugins=False, smaller=f"{_BATCH} or --length",
     ),
     "cache": Verb(
-        "the error of an approximate cache of keys and values, and what it saves",
+        "the error of an approximate cache of keys and values; what it saves",
         "unmask.bench.cache:cache", plugins=False,
     ),
     "llada": Verb(
@@ -179,7 +179,7 @@ def run(argv: list[str]) -> int:
         argv = [*argv[1:], "--help"]
     program, verb, rest = _find(argv)
     if verb is None:
-        benches = "\n".join(f"  {name:<8}{one.what}" for name, one in BENCHES.items())
+        benches = "\n".join(f"  {name:<8} {one.what}" for name, one in BENCHES.items())
         print(_usage() if program == "unmask" else f"usage: unmask bench WHAT [options]\n\n{benches}")
         return 0
     try:
