@@ -123,7 +123,7 @@ BENCHES = {
         "unmask.bench.sampler:sampler", plugins=False, smaller=_BATCH,
     ),
     "serve": Verb(
-        "many clients at once, or one call at a time: rate, waiting, same texts",
+        "many clients at once against one call at a time: rate and waiting",
         "unmask.bench.serve:serve", plugins=False, smaller="give fewer --clients",
     ),
     "distill": Verb(
