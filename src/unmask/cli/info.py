@@ -55,7 +55,7 @@ def describe(checkpoint: Checkpoint, place: Path) -> dict[str, Any]:
 
 
 def _padding(checkpoint: Checkpoint) -> str | None:
-    """States beyond the tokenizer's tokens, the mask aside: rows that a published table was filled up with."""
+    """States beyond the tokenizer's tokens and the mask: rows that a published table was filled up with."""
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     if tokenizer is None:
         return None

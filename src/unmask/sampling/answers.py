@@ -39,24 +39,24 @@ class Written:
 
 
 def answer(
-    checkpoint: Checkpoint, prompts: Sequence[Sequence[int]], room: Sequence[int] | int, *, seed: int = 0,
+    checkpoint: Checkpoint, prompts: Sequence[Sequence[int]], blanks: Sequence[int] | int, *, seed: int = 0,
     steps: int | None = None, plan: str = "confidence", block_size: int | None = None, threshold: float | None = None,
     **how: Any,
 ) -> Written:  # fmt: skip
-    """Write at most `room` tokens after each prompt (token ids), by default one a step, where no threshold decides how
-    many; `how` is what else `sample` takes."""
+    """Write at most `blanks` tokens after each prompt (token ids), by default one a step, where no threshold decides
+    how many; `how` is what else `sample` takes."""
     chosen = chosen_plan(plan, block_size, threshold)
     assert chosen is not None
     tokenizer = checkpoint.tokenizer
     if tokenizer is None:
         raise UserError("this model has no tokenizer, so it answers no text")
-    rooms = [room] * len(prompts) if isinstance(room, int) else list(room)
+    lengths = [blanks] * len(prompts) if isinstance(blanks, int) else list(blanks)
     groups: dict[tuple[int, int], list[int]] = {}
     for place, prompt in enumerate(prompts):
-        if len(prompt) + rooms[place] > checkpoint.model.length:
-            raise UserError(f"a prompt of {len(prompt)} tokens with an answer of {rooms[place]} is longer than the "
+        if len(prompt) + lengths[place] > checkpoint.model.length:
+            raise UserError(f"a prompt of {len(prompt)} tokens with an answer of {lengths[place]} is longer than the "
                             f"model's {checkpoint.model.length}: allow fewer tokens, or shorten it")  # fmt: skip
-        groups.setdefault((len(prompt), rooms[place]), []).append(place)
+        groups.setdefault((len(prompt), lengths[place]), []).append(place)
     found: dict[int, Answer] = {}
     record: dict[str, Any] = {}
     begun = time.perf_counter()

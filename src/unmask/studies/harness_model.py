@@ -67,10 +67,10 @@ class Harnessed(LM):
             said = request.args[1]
             heat = float(said.get("temperature", self.temperature)) if said.get("do_sample", True) else 0.0
             kinds.setdefault((int(said.get("max_gen_toks", self.max_new)), heat), []).append(place)
-        for (room, heat), places in kinds.items():
-            prompts = [self._encode(requests[place].args[0])[-(self._length - room) :] for place in places]
+        for (blanks, heat), places in kinds.items():
+            prompts = [self._encode(requests[place].args[0])[-(self._length - blanks) :] for place in places]
             made = answer(
-                self.checkpoint, prompts, room, seed=self.seed, steps=self.steps, temperature=heat, **self.how
+                self.checkpoint, prompts, blanks, seed=self.seed, steps=self.steps, temperature=heat, **self.how
             )
             for place, one in zip(places, made.each, strict=True):
                 found[place] = _cut(one.text, requests[place].args[1].get("until", []))

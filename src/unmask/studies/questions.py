@@ -27,12 +27,12 @@ def read_questions(path: Path) -> list[tuple[str, str]]:
     with reading(path, "the file of questions", "write one JSON object with question and answer a line"):
         rows = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
         pairs = [(str(row["question"]), str(row["answer"])) for row in rows]
-    for number, (_, told) in enumerate(pairs, 1):
-        if "####" not in told or final_number(told) is None:
+    for number, (_, known) in enumerate(pairs, 1):
+        if "####" not in known or final_number(known) is None:
             raise UserError(f"{path}, question {number}: the answer has no number after ####")
     if not pairs:
         raise UserError(f"{path} holds no questions")
-    return [(question, str(final_number(told))) for question, told in pairs]
+    return [(question, str(final_number(known))) for question, known in pairs]
 
 
 def final_number(text: str) -> str | None:
@@ -55,7 +55,7 @@ def ask(
     codec = checkpoint.tokenizer
     prompts = [codec.chat(question) if chat else codec.encode(question) for question, _ in questions]
     made: Written = answer(checkpoint, prompts, max_new, steps=steps, **how)
-    right = [final_number(one.text) == told for one, (_, told) in zip(made.each, questions, strict=True)]
+    right = [final_number(one.text) == known for one, (_, known) in zip(made.each, questions, strict=True)]
     share, n = sum(right) / len(right), len(right)
     forwards, tokens = sum(one.nfe for one in made.each), sum(one.tokens for one in made.each)
     return {
