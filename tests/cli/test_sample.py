@@ -114,7 +114,7 @@ def test_plans_and_grids_by_name(words, plan, steps, forwards, unmask, tmp_path)
 
 @pytest.fixture
 def fitted(tmp_path):
-    """The file of a grid of 3 steps for golden, as `unmask fit-grid` writes it."""
+    """The file of a grid of 3 steps for golden, as `unmask fit-plan` writes it."""
     times = [[1, 0], [1, 0.4, 0], [1, 0.6, 0.3, 0]]
     content = {
         "grid": {"name": "fitted", "times": times[-1], "by": "rank"},

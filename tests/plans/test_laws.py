@@ -77,3 +77,26 @@ def test_unknown_plans_suggest_the_nearest_and_stride_needs_steps() -> None:
         draw_u((1, 4), "goldn", generator=torch.Generator())
     with pytest.raises(UserError, match="steps"):
         draw_u((1, 4), "stride", generator=torch.Generator())
+
+
+def test_settings_of_a_plan_follow_its_name() -> None:
+    falling, rising = make_plan("comb:drift=0"), make_plan("comb:drift=0,rising=true")
+    step_L = (falling.draw(1, 40, torch.Generator().manual_seed(0), 8)[0] * 8).long()
+    assert ((step_L[1:] - step_L[:-1]) % 8 == 7).all()  # each position one step before its left neighbour
+    step_L = (rising.draw(1, 40, torch.Generator().manual_seed(0), 8)[0] * 8).long()
+    assert ((step_L[1:] - step_L[:-1]) % 8 == 1).all()
+    assert (falling.distance(8), make_plan("comb:drift=1").distance(8)) == (8, 4)
+    assert rising.to_json() == {"name": "comb:drift=0,rising=true"}
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("comb:drft=1", "unknown setting of the plan comb 'drft'.*did you mean 'drift'"),
+        ("comb:drift=2", "drift between 0 and 1"), ("comb:drift=x", "NAME=VALUE"), ("comb:drift", "NAME=VALUE"),
+        ("golden:drift=1", "golden has no settings"), ("cmb:drift=1", "did you mean 'comb'"), ("rotation:most=0", "1 or more"),
+    ],
+)  # fmt: skip
+def test_settings_that_are_none(plan: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_plan(plan)

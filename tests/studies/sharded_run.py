@@ -16,7 +16,7 @@ from unmask.metrics.judges import load_judge
 from unmask.metrics.mauve import judge_features
 from unmask.metrics.nelbo import elbo, nelbo
 from unmask.metrics.texts import Texts
-from unmask.studies.fit_grid import fit_on
+from unmask.studies.fit_plan import fit_on
 
 
 def main(folder: Path) -> None:
@@ -25,7 +25,9 @@ def main(folder: Path) -> None:
         texts = Texts(torch.randint(0, 200, (7, 20), generator=stream(0, "texts")), model.tokenizer)
         store = Store(folder / f"cache-{ranks.world}" / "judged.sqlite")
         bound = nelbo(model, texts, 4, batch=2, device="cpu")
-        fitted = fit_on(model, texts.tokens_TL, 3, document_T=torch.arange(7) // 2, batch=2, device="cpu")
+        fitted = fit_on(
+            model, texts.tokens_TL, 3, document_T=torch.arange(7) // 2, batch=2, device="cpu", plans=["golden"]
+        )
         found = {
             "grid": fitted.grid.times,
             "cost": fitted.paths[-1].cost,

@@ -13,14 +13,14 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import make_grid
-from unmask.studies.fit_grid import fit_on
+from unmask.studies.fit_plan import fit_on
 from unmask.studies.plans_on_grids import plans_on_grids
 
 
 def fit(path, plan):
     model = DiT(9, 16, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0).eval()
     texts_TL = torch.randint(8, (8, 16), generator=stream(0, "texts"))
-    found = fit_on(Checkpoint(model), texts_TL, 4, plan=plan, device="cpu")
+    found = fit_on(Checkpoint(model), texts_TL, 4, plans=[plan], device="cpu")
     path.write_text(json.dumps(found.to_json()))
     return found, path
 
@@ -58,7 +58,7 @@ def test_a_fitted_grid_serves_every_number_of_steps_up_to_its_own(fitted, tmp_pa
         ("golden@", "unknown grid"),
         ("golden@nowhere.json", "nowhere.json"),
         ("golden@{folder}/bad.json", "bad.json is damaged"),
-        ("golden@{file}", "no grid of 8 steps, only of 1 to 4: .*fit-grid --steps 8"),
+        ("golden@{file}", "no grid of 8 steps, only of 1 to 4: .*fit-plan --steps 8"),
         ("stride@{folder}/stride.json", "no grid of 2 steps, only of 4:"),
         ("blocks@{file}", r"the plan blocks@.*blocks take the grids uniform, rank or cosine"),
         ("blocks@mdlm", "blocks take the grids"),

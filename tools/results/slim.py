@@ -37,7 +37,7 @@ def slim(sources: Sequence[Path], target: Path) -> int:
             raise UserError(f"no results at {path}: run the study's command first, or name the file that it left")
     fitted = ["fitting_half" in read_json(path, "results") for path in files]
     if any(fitted) and not all(fitted):
-        raise UserError("grids of `fit-grid` and results of `evaluate` are two runs: slim them under two names")
+        raise UserError("grids of `fit-plan` and results of `evaluate` are two runs: slim them under two names")
     found = _grids(files) if all(fitted) else _results([read_results(path) for path in files])
     sources_json = [{"file": path.name, "sha256": sha256_file(path)} for path in files]
     text = lines({"format": FORMAT, "version": VERSION, **found, "sources": sources_json})
@@ -160,7 +160,7 @@ def matches(bounds: Sequence[Bound], seed: int) -> list[Json]:
     ]
 
 
-# --- grids of `unmask fit-grid` --------------------------------------------------------------------------------------
+# --- grids of `unmask fit-plan` --------------------------------------------------------------------------------------
 
 
 def _grids(files: Sequence[Path]) -> Json:

@@ -89,9 +89,9 @@ MORE = {
         smaller="give a smaller --batch: the texts stay the same",
     ),
     "report": Verb("one page from several evaluations", "unmask.cli.report:report", machine=False, plugins=False),
-    "fit-grid": Verb(
-        "find the best step grid for a model on held-out text", "unmask.studies.fit_grid:fit_grid",
-        "unmask.cli.fit_grid:present", smaller=_BATCH,
+    "fit-plan": Verb(
+        "find the best plan and step grid for a model on held-out text", "unmask.studies.fit_plan:fit_plan",
+        "unmask.cli.fit_plan:present", smaller=_BATCH,
     ),
     "convert": Verb(
         "change a checkpoint's format", "unmask.checkpoint.convert:convert", "unmask.cli.convert:present",

@@ -90,7 +90,7 @@ def usual_grid(plan: str) -> str:
 
 GRID_NAMES = (*GRIDS, "rank")
 STEPS = 32  # where nobody says
-CURE = "make it with `unmask fit-grid`"
+CURE = "make it with `unmask fit-plan`"
 
 
 def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int | None = None, usual: int = STEPS) -> Grid:
@@ -114,14 +114,14 @@ def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int | None = Non
 
 
 def read_grid(path: Path, steps: int | None = None) -> Grid:
-    """A grid that `unmask fit-grid` wrote, or the best one of fewer steps that was found on the way to it."""
+    """A grid that `unmask fit-plan` wrote, or the best one of fewer steps that was found on the way to it."""
     content, grid = _read(path)
     if steps in (None, grid.steps):
         return grid
     shorter = _shorter(path, content, grid)
     if steps not in shorter:
         raise UserError(f"{path} holds no grid of {steps} steps, only of {_listed({*shorter, grid.steps})}: take one "
-                        f"of these, or fit one with `unmask fit-grid --steps {steps}`")  # fmt: skip
+                        f"of these, or fit one with `unmask fit-plan --steps {steps}`")  # fmt: skip
     return replace(grid, times=shorter[steps])
 
 

@@ -13,9 +13,12 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from unmask.core.errors import UserError
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 Turns = list[tuple[float, float]]  # intervals of [0, 1) that do not overlap, or one point
@@ -78,10 +81,19 @@ def dilated(B: int, L: int, generator: torch.Generator, steps: int | None) -> Te
 
 
 class Turning:
-    """u_i = frac(shift + i turn), as golden, but with a turn of each text's own, uniform over intervals."""
+    """u_i = frac(shift + i turn), as golden, but with a turn of each text's own, uniform over intervals.
+
+    `choices` are settings that `fit-plan` tries beside the usual ones.
+    """
+
+    choices: ClassVar[tuple[str, ...]] = ()
 
     def turns(self, steps: int) -> Turns:
         """The intervals for N steps."""
+        raise NotImplementedError
+
+    def distance(self, steps: int) -> int:
+        """The promise of Locked."""
         raise NotImplementedError
 
     def __call__(self, B: int, L: int, generator: torch.Generator, steps: int | None) -> Tensor:
@@ -105,6 +117,14 @@ class Comb(Turning):
 
     drift: float = 0.5
     rising: bool = False
+    # a smaller drift is likelier still, and has lags that it cannot copy: docs/studies/plans.md
+    choices: ClassVar[tuple[str, ...]] = (
+        "drift=0.75", "drift=1", "rising=true", "drift=0.75,rising=true", "drift=1,rising=true",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.drift, (int, float)) and 0 <= self.drift <= 1 and isinstance(self.rising, bool)):
+            raise UserError("comb takes a drift between 0 and 1, and rising=true or false")
 
     def turns(self, steps: int) -> Turns:
         ends = 1 / steps, (1 + self.drift * (steps > 2)) / steps
@@ -123,6 +143,11 @@ class Rotation(Turning):
     """
 
     most: int = 12
+    choices: ClassVar[tuple[str, ...]] = ("most=4", "most=8")
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.most, int) and self.most >= 1):
+            raise UserError(f"rotation takes most=1 or more, not {self.most}")
 
     def turns(self, steps: int) -> Turns:
         return [(1 / steps, 1 / steps)] if steps <= 2 else _allowed(steps, min(steps // 2, self.most))

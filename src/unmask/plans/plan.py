@@ -9,6 +9,7 @@ Shapes: B sequences, L positions, M candidates, C blocks.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -357,8 +358,29 @@ register_plan("blocks", Blocks())
 
 
 def make_plan(plan: str | Plan) -> Plan:
-    """A plan from its name, or itself."""
-    return named("plan", plan, PLANS) if isinstance(plan, str) else plan
+    """A plan from its name, or itself; settings of its law may follow the name, as in comb:drift=0.75,rising=true."""
+    if not isinstance(plan, str):
+        return plan
+    name, sign, said = plan.partition(":")
+    found = named("plan", name, PLANS)
+    return _with_settings(found, said) if sign else found
+
+
+def _with_settings(plan: Plan, said: str) -> Plan:
+    law = plan.law if isinstance(plan, Locked) else None
+    if not isinstance(law, laws.Turning):
+        raise UserError(f"the plan {plan.name} has no settings: leave out :{said}")
+    known, given = vars(law), dict(part.partition("=")[::2] for part in said.split(","))
+    for name in given:
+        if name not in known:
+            raise unknown(f"setting of the plan {plan.name}", name, known)
+    try:
+        values = {name: json.loads(value) for name, value in given.items()}
+    except ValueError as error:
+        raise UserError(f"settings of a plan are NAME=VALUE with commas between them, not {said}") from error
+    law = replace(law, **values)  # type: ignore[type-var]
+    assert isinstance(plan, Locked)
+    return replace(plan, name=f"{plan.name}:{said}", law=law, distance=law.distance)
 
 
 def locked_plans() -> dict[str, Locked]:
@@ -368,7 +390,7 @@ def locked_plans() -> dict[str, Locked]:
 
 def locked_plan(plan: str | Plan) -> Locked:
     """A plan that is a law of u, from its name or itself."""
-    found = PLANS.get(plan) if isinstance(plan, str) else plan
+    found = make_plan(plan) if isinstance(plan, str) and plan.partition(":")[0] in PLANS else plan
     if not isinstance(found, Locked):
         raise unknown("plan with a law of u", plan if isinstance(plan, str) else plan.name, locked_plans())
     return found

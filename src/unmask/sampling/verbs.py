@@ -93,7 +93,7 @@ def sample(
             sure enough to be revealed, with entropy_bounded the bound on a step's summed entropy (0.1); this sets the
             number of steps, and puts confidence inside blocks
         grid: how far each step goes: rank, uniform, cosine, mdlm, a list of times between 1 and 0, or the .json of
-            `unmask fit-grid`, with --steps its best grid of that many steps (default: rank)
+            `unmask fit-plan`, with --steps its best grid of that many steps (default: rank)
         step_law: the joint law of the tokens of one step (default: the checkpoint's, mostly factorised)
         remask: let early mistakes be mended, by this rule of ReMDM; needs --plan iid and a grid of times
         eta: how much is masked again (default: the rule's usual value)

@@ -1,4 +1,4 @@
-"""A plan on a grid, as a user types it: PLAN, or PLAN@GRID with a grid's name or a file of `unmask fit-grid`."""
+"""A plan on a grid, as a user types it: PLAN, or PLAN@GRID with a grid's name or a file of `unmask fit-plan`."""
 
 from __future__ import annotations
 

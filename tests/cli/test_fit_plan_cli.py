@@ -1,4 +1,4 @@
-"""`unmask fit-grid` as a user meets it."""
+"""`unmask fit-plan` as a user meets it."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from unmask.checkpoint.io import Checkpoint, load, save
-from unmask.cli.fit_grid import verdict
+from unmask.cli.fit_plan import verdict
 from unmask.cli.main import main
 from unmask.data.shards import ShardSet
 from unmask.metrics.score import Score
@@ -15,13 +15,13 @@ from unmask.metrics.texts import held_out
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import make_grid, read_grid
 from unmask.sampling.verbs import sample
-from unmask.studies.fit_grid import Worth, fit_on
+from unmask.studies.fit_plan import Worth, fit_on
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, write_corpus):
     """A model with random weights and a corpus with its tokenizer; one of another; one with too little text."""
-    folder = tmp_path_factory.mktemp("fit-grid")
+    folder = tmp_path_factory.mktemp("fit-plan")
     tokens = np.random.default_rng(0).integers(6, size=1000)
     write_corpus(folder / "shards", tokens, tokens[:400], 6)
     write_corpus(folder / "other", tokens, tokens[:400], 9)
@@ -39,7 +39,7 @@ def place(tmp_path_factory, write_corpus):
 
 
 def line(place, words):
-    return f"fit-grid --model {place}/model --data {place}/shards --steps 4 --texts 10 --device cpu {words}".split()
+    return f"fit-plan --model {place}/model --data {place}/shards --steps 4 --texts 10 --device cpu --plans golden {words}".split()
 
 
 def run(place, words):
@@ -76,7 +76,9 @@ def test_its_errors_are_those_of_the_documents_of_all_folders(place, write_corpu
     letters = np.random.default_rng(2).integers(5, size=(12, 64))
     letters[:, -1] = 5  # the end of a document
     x_TL = torch.from_numpy(letters).view(48, 16)
-    expected = fit_on(load(place / "model"), x_TL, 4, document_T=torch.arange(48) // 4, device="cpu").to_json()
+    expected = fit_on(
+        load(place / "model"), x_TL, 4, document_T=torch.arange(48) // 4, device="cpu", plans=["golden"]
+    ).to_json()
     write_corpus(tmp_path / "whole", letters.flatten(), letters.flatten(), 6)
     write_corpus(tmp_path / "first", letters.flatten(), letters[:5].flatten(), 6)
     write_corpus(tmp_path / "rest", letters.flatten(), letters[5:].flatten(), 6)
@@ -111,10 +113,10 @@ def test_plain_text_is_read_as_evaluate_reads_it(place, tmp_path, refused):
 
 def test_json_is_what_was_written_and_the_same_seed_gives_it_again(place, tmp_path, capsys):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
-    assert run(place, f"--plan iid --levels 9 --batch 3 --out {first} --json") == 0
+    assert run(place, f"--plans iid --levels 9 --batch 3 --out {first} --json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == json.loads(first.read_text())
-    assert run(place, f"--plan iid --levels 9 --batch 3 --out {second} --json") == 0
+    assert run(place, f"--plans iid --levels 9 --batch 3 --out {second} --json") == 0
     again = json.loads(capsys.readouterr().out)
     for moment in (shown, again):
         moment["record"].pop("time")
@@ -152,7 +154,7 @@ def test_a_file_is_replaced_only_when_asked(place, tmp_path, refused):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--plan golde", "'golden'"),
+        ("--plans golde", "'golden'"),
         ("--texts 3", "--texts must be at least 4"),
         ("--out {}/grid.txt", ".json"),
         ("--out {}/model/config.json/grid.json --model {}/nowhere", "cannot write"),  # before any work

@@ -1,4 +1,7 @@
-"""The best grid of a plan for a model: a shortest path.
+"""The best plan for a model, and its best grid: a search over settings, then a shortest path.
+
+N-step NELBO scores any locked plan exactly: each candidate on the grid `rank`, by teacher forcing; the best one's grid is
+fitted.
 
 Positions are ranked by u and cut into M levels of equal share. A step from level a to level b costs the mean of
 -log p(x_i | levels below a) summed over the levels a .. b-1; it does not depend on the other steps, so the N-step NELBO
@@ -38,7 +41,8 @@ from unmask.metrics.score import Ratio, Score, difference
 from unmask.metrics.texts import Texts, clusters, held_out, prepared
 from unmask.models.denoiser import check_denoiser
 from unmask.plans.grids import Grid, assign_steps, make_grid
-from unmask.plans.plan import LeftToRight, Locked, Plan, make_plan
+from unmask.plans.laws import Turning
+from unmask.plans.plan import USUAL, LeftToRight, Locked, Plan, make_plan
 from unmask.processes.masked import mask_of
 from unmask.processes.schedule import Schedule
 from unmask.sampling.teacher_forcing import Advance, Forced, score_views, teacher_force
@@ -79,7 +83,7 @@ def _plain(score: Score) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class FittedGrid:
+class FittedPlan:
     """The grid, what it and its rivals are worth, and the best paths of 1 .. N steps (costs of the fitting half).
 
     Where the plan's order depends on the number of steps, paths of fewer would cut another order: then only that of N.
@@ -103,12 +107,12 @@ class FittedGrid:
 
 
 @verb
-def fit_grid(
+def fit_plan(
     model: Checkpoint | str | Path,
     data: str | Path | Sequence[str | Path],
     steps: int = 8,
     *,
-    plan: str = "golden",
+    plans: Sequence[str] = (USUAL,),
     texts: int = 64,
     split: Literal["validation", "test"] | None = None,
     wrap: bool = False,
@@ -120,18 +124,19 @@ def fit_grid(
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     precision: Literal["auto", "bf16", "fp32"] = "auto",
     progress: Progress | None = None,
-) -> FittedGrid:
-    """Find the best grid of N steps for a model and a locked plan, and say what it is worth.
+) -> FittedPlan:
+    """Find the best locked plan and grid of N steps for a model, and say what they are worth.
 
-    Fits on the first half of the texts by dynamic programming, compares with the grids `rank` and `cosine` on the
-    second half, and writes a file for `unmask sample --grid FILE`.
+    On the first half of the texts it tries every plan with its settings (drift and direction of comb), and fits the
+    best one's grid by dynamic programming. On the second half it compares with the grids `rank` and `cosine`, and
+    with the first plan as it comes. It writes a file for `unmask sample --plan PLAN --grid FILE`.
 
     Args:
         model: a checkpoint's folder or name
         data: held-out text: folders made by `unmask prepare` with the model's tokenizer, a text file, or `sample`,
             which is what `unmask prepare sample` holds out
         steps: N, the number of steps
-        plan: which positions are revealed together
+        plans: plans to choose from; of comb and rotation without settings (comb:drift=0.5) all that copy at every lag
         texts: how many held-out texts to take, evenly spaced
         split: which held-out part of prepared folders or the sample (default: validation); a text file has none
         wrap: texts as MDLM makes them: BOS, length - 2 tokens, EOS
@@ -155,7 +160,7 @@ def fit_grid(
         read = _held_out(checkpoint, str(model), folders, texts, split, wrap)
         facts = {"data": list(map(str, folders)), "split": read.record["split"], "wrap": wrap}
         fitted = fit_on(
-            checkpoint, read.tokens_TL, steps, document_T=read.document_T, plan=plan, levels=levels, seed=seed,
+            checkpoint, read.tokens_TL, steps, document_T=read.document_T, plans=plans, levels=levels, seed=seed,
             batch=batch, device=device, precision=precision, progress=progress, facts=facts,
         )  # fmt: skip
         if target is not None:
@@ -189,16 +194,16 @@ def _held_out(
 
 def fit_on(
     checkpoint: Checkpoint, texts_TL: Tensor, steps: int = 8, *, document_T: Tensor | None = None,
-    plan: str | Plan = "golden", levels: int | None = None, seed: int = 0, batch: int | None = None,
+    plans: Sequence[str | Plan] = (USUAL,), levels: int | None = None, seed: int = 0, batch: int | None = None,
     device: str = "auto", precision: Precision = "auto", progress: Progress | None = None,
     facts: dict[str, Any] | None = None,
-) -> FittedGrid:  # fmt: skip
+) -> FittedPlan:  # fmt: skip
     """The same on texts that are tokens already.
 
     `document_T` says which document each text is cut from (default: all are of one). Under torchrun the processes share
     the texts and all return the same. `facts` (where the texts are from) join the record.
     """
-    model, plan = checkpoint.model, _one_order(make_plan(plan))
+    model, candidates = checkpoint.model, [one for plan in plans for one in _candidates(plan)]
     check_denoiser(model)
     T, L = texts_TL.shape
     levels = choose_levels(levels, steps, L)
@@ -212,18 +217,33 @@ def fit_on(
             raise UserError(f"{T} texts for {ranks.world} processes: give each at least two, or take fewer processes")
         body = make_ready(model, ranks.device, precision)
         rows = batch or usual_batch(model, ranks.device)
-        fit = _Fit(body, plan, checkpoint.process.schedule, texts_TL, steps, seed, rows, ranks)
-        advance = _counted(progress, ranks.world, half * levels + (T - half) * steps * (1 + len(RIVALS)))
+        fits = [_Fit(body, one, checkpoint.process.schedule, texts_TL, steps, seed, rows, ranks) for one in candidates]
+        tried = len(fits) * (len(fits) > 1)
+        views = half * (levels + steps * tried) + (T - half) * steps * (1 + len(RIVALS))
+        advance = _counted(progress, ranks.world, views)
+        rank = make_grid("rank", steps)
+        nats = [float(fit.forced(rank, range(half), advance).nats_T.mean()) for fit in fits[:tried]]
+        fit = fits[nats.index(min(nats))] if nats else fits[0]
+        plan = fit.plan
         paths = shortest_paths(fit.costs(range(half), levels, advance), steps)
         paths = paths[-1:] if isinstance(plan, Locked) and plan.for_steps else paths
         cluster_T = clusters((torch.zeros(T, dtype=torch.int64) if document_T is None else document_T)[half:])
-        worth = fit.compare(paths[-1].grid(), range(half, T), cluster_T, advance)
+        first = fits[0] if fit is not fits[0] else None
+        worth = fit.compare(paths[-1].grid(), range(half, T), cluster_T, advance, first)
         forwards = sum(ranks.gather(body.forwards))
     digest, many = hashlib.sha256(texts_TL.numpy().tobytes()).hexdigest(), len(cluster_T.unique())
     about = {"fitted_on": half, "measured_on": T - half, "clusters": many, "length": L, "sha256": digest}
-    how = {"plan": plan.name, "levels": levels, "seed": seed, "forwards": forwards, "precision": body.precision}
+    chosen_from = {one.name: value for one, value in zip(candidates, nats, strict=False)}
+    how = {
+        "plan": plan.name,
+        "chosen_from": chosen_from,
+        "levels": levels,
+        "seed": seed,
+        "forwards": forwards,
+        "precision": body.precision,
+    }
     record = provenance.record(ranks.device, model=checkpoint.provenance, texts={**about, **(facts or {})}, **how)
-    return FittedGrid(paths[-1].grid(), plan.name, worth, paths, record)
+    return FittedPlan(paths[-1].grid(), plan.name, worth, paths, record)
 
 
 def choose_levels(levels: int | None, steps: int, length: int) -> int:
@@ -237,6 +257,15 @@ def choose_levels(levels: int | None, steps: int, length: int) -> int:
     if not steps <= levels <= length:
         raise UserError(f"levels must lie between the {steps} steps and the {length} tokens of a text, not {levels}")
     return levels
+
+
+def _candidates(plan: str | Plan) -> list[Locked | LeftToRight]:
+    """A plan, and where it is named without settings its other choices."""
+    one = _one_order(make_plan(plan))
+    choices = one.law.choices if isinstance(one, Locked) and isinstance(one.law, Turning) else ()
+    if not isinstance(plan, str) or ":" in plan:
+        return [one]
+    return [one, *(_one_order(make_plan(f"{plan}:{choice}")) for choice in choices)]
 
 
 def _one_order(plan: Plan) -> Locked | LeftToRight:
@@ -292,10 +321,15 @@ class _Fit:
             raise UserError("the model gives a held-out token no probability (or none at all): its grid has no NELBO")
         return step_costs(nll_AM / (len(texts) * x_TL.shape[1]))
 
-    def compare(self, fitted: Grid, texts: range, cluster_T: Tensor, advance: Advance | None) -> dict[str, Worth]:
-        """The fitted grid and its rivals on the same texts and plans, by teacher forcing."""
+    def compare(
+        self, fitted: Grid, texts: range, cluster_T: Tensor, advance: Advance | None, first: _Fit | None = None
+    ) -> dict[str, Worth]:
+        """The fitted grid and its rivals on the same texts, by teacher forcing; `first`: another plan on `rank`."""
         grids = {"fitted": fitted, **{name: make_grid(name, self.steps) for name in RIVALS}}
         forced = {name: self.forced(grid, texts, advance) for name, grid in grids.items()}
+        if first:
+            grids[first.plan.name] = grids["rank"]
+            forced[first.plan.name] = first.forced(grids["rank"], texts, advance)
         ratios = {name: Ratio.mean(one.nats_T).together(cluster_T) for name, one in forced.items()}
         return {name: self.worth(grids[name], forced[name], ratios[name], ratios["fitted"]) for name in grids}
 

@@ -13,12 +13,13 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.inference.ready import make_ready
 from unmask.plans.grids import make_grid
+from unmask.plans.laws import Comb
 from unmask.plans.plan import Blocks, Locked, draw_u, locked_plans, make_plan
 from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.sampling.verbs import sample
-from unmask.studies.fit_grid import choose_levels, fit_on
+from unmask.studies.fit_plan import choose_levels, fit_on
 from unmask.theory.oracle import Enumerated, topic
 
 CPU = torch.device("cpu")
@@ -88,7 +89,7 @@ def test_no_grid_is_better(plan, levels):
         counts = [sum(a <= level < b for level in level_L) for a, b in itertools.pairwise(edges)]
         return nelbo_of(model, x_TL[i], order, counts)
 
-    fitted = fit_on(Checkpoint(model), x_TL, N, plan=plan, levels=levels, seed=4, device="cpu", batch=5)
+    fitted = fit_on(Checkpoint(model), x_TL, N, plans=[make_plan(plan)], levels=levels, seed=4, device="cpu", batch=5)
     made_for_one = isinstance(make_plan(plan), Locked) and make_plan(plan).for_steps
     assert [len(path.edges) - 1 for path in fitted.paths] == ([N] if made_for_one else [1, 2, 3])
     for found in fitted.paths:
@@ -110,7 +111,7 @@ def test_the_price_of_a_path_is_the_nelbo_of_its_grid(plan):
     x_TL = texts(model, 8)
     for levels, steps in [(37, 5), (50, 7), (9, 9)]:
         fitted = fit_on(
-            Checkpoint(model, Masked(Cosine())), x_TL, steps, plan=plan, levels=levels, seed=1, device="cpu"
+            Checkpoint(model, Masked(Cosine())), x_TL, steps, plans=[plan], levels=levels, seed=1, device="cpu"
         )
         forced = teacher_force(make_ready(model, CPU), x_TL[:4], make_plan(plan), fitted.grid, Cosine(), seed=1)
         assert float(forced.nats_T.mean()) == pytest.approx(fitted.paths[-1].cost, abs=1e-9)
@@ -119,7 +120,7 @@ def test_the_price_of_a_path_is_the_nelbo_of_its_grid(plan):
 def test_its_worth_is_measured_on_the_other_half():
     model = Crooked(16)
     x_TL = texts(model, 12)
-    fitted = fit_on(Checkpoint(model), x_TL, 4, plan="iid", seed=2, device="cpu")
+    fitted = fit_on(Checkpoint(model), x_TL, 4, plans=["iid"], seed=2, device="cpu")
     nats = {}
     for name, grid in {"fitted": fitted.grid, "rank": "rank", "cosine": "cosine"}.items():
         forced = teacher_force(
@@ -136,7 +137,7 @@ def test_its_worth_is_measured_on_the_other_half():
         assert sum(worth.tokens_a_step) == pytest.approx(16)
     assert fitted.worth["rank"].tokens_a_step == (4, 4, 4, 4)
     others = torch.cat([x_TL[:6], texts(model, 6, seed=9)])
-    again = fit_on(Checkpoint(model), others, 4, plan="iid", seed=2, device="cpu")
+    again = fit_on(Checkpoint(model), others, 4, plans=["iid"], seed=2, device="cpu")
     assert again.paths == fitted.paths
     assert again.worth["fitted"].nelbo != fitted.worth["fitted"].nelbo
 
@@ -148,7 +149,7 @@ def test_its_errors_are_those_of_documents(known):
     once_DL = texts(model, 16)
     x_TL = once_DL.repeat_interleave(4, dim=0)
     document_T = torch.arange(16).repeat_interleave(4) if known else None
-    fitted = fit_on(Checkpoint(model), x_TL, 4, document_T=document_T, plan="left_to_right", device="cpu")
+    fitted = fit_on(Checkpoint(model), x_TL, 4, document_T=document_T, plans=["left_to_right"], device="cpu")
     assert fitted.record["texts"]["clusters"] == 8
     nats = {
         name: teacher_force(
@@ -167,13 +168,13 @@ def test_a_gain_where_there_is_one_and_none_where_there_is_none():
     """Once the topic is known the tokens are independent: few first, then all the rest."""
     source = Enumerated(topic(length=8, keep=0.9))
     x_TL = source.draw(400, stream(0, "topic"))
-    fitted = fit_on(Checkpoint(source), x_TL, 3, plan="permutation", device="cpu", batch=256)
+    fitted = fit_on(Checkpoint(source), x_TL, 3, plans=["permutation"], device="cpu", batch=256)
     assert fitted.worth["fitted"].tokens_a_step == (1, 2, 5)
     for rival in ("rank", "cosine"):
         gain = fitted.worth[rival].fitted_minus_this
         assert gain.value < -4 * gain.stderr < 0
     coins = Enumerated(torch.full((2,) * 6, 1 / 64, dtype=torch.float64))
-    fitted = fit_on(Checkpoint(coins), coins.draw(8, stream(0, "coins")), 2, device="cpu")
+    fitted = fit_on(Checkpoint(coins), coins.draw(8, stream(0, "coins")), 2, device="cpu", plans=["golden"])
     assert fitted.worth["fitted"].nelbo.value == pytest.approx(math.log(2))
     assert abs(fitted.worth["rank"].fitted_minus_this.value) < 1e-12
 
@@ -183,7 +184,7 @@ def test_the_default_levels_hold_the_grid_rank():
     for length, steps in [(33, 8), (20, 8), (40, 3)]:
         model = Crooked(length)
         x_TL = texts(model, 6)
-        fitted = fit_on(Checkpoint(model), x_TL, steps, seed=3, device="cpu")
+        fitted = fit_on(Checkpoint(model), x_TL, steps, seed=3, device="cpu", plans=["golden"])
         rank = make_grid("rank", steps)
         forced = teacher_force(make_ready(model, CPU), x_TL[:3], make_plan("golden"), rank, LogLinear(), seed=3)
         assert fitted.paths[-1].cost <= float(forced.nats_T.mean()) + 1e-12
@@ -192,9 +193,9 @@ def test_the_default_levels_hold_the_grid_rank():
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
-        ({"plan": "confidence"}, "locked plan"),
-        ({"plan": Blocks(4, make_plan("golden"))}, "locked plan"),
-        ({"plan": "goldn"}, "did you mean 'golden'"),
+        ({"plans": ["confidence"]}, "locked plan"),
+        ({"plans": [Blocks(4, make_plan("golden"))]}, "locked plan"),
+        ({"plans": ["goldn"]}, "did you mean 'golden'"),
         ({"steps": 0}, "at least 1"),
         ({"steps": 13}, "at most one step a token"),
         ({"levels": 2}, "between the 3 steps"),
@@ -213,9 +214,27 @@ def test_mistakes(settings, word):
 
 def test_the_sampler_follows_the_fitted_grid():
     model = Crooked(16)
-    fitted = fit_on(Checkpoint(model), texts(model, 6), 4, device="cpu")
+    fitted = fit_on(Checkpoint(model), texts(model, 6), 4, device="cpu", plans=["golden"])
     shown = []
     sample(Checkpoint(model), 1, grid=fitted.grid, device="cpu",
            callback=lambda view: shown.append(int((view.tokens_BL != model.mask_id).sum())))  # fmt: skip
     steps = [after - before for before, after in itertools.pairwise([0, *shown])]
     assert steps == list(fitted.worth["fitted"].tokens_a_step)
+
+
+def test_the_likeliest_plan_is_chosen_on_one_half_and_held_against_the_first_on_the_other():
+    model, N = Crooked(7), 3
+    x_TL = texts(model, 12)
+    fitted = fit_on(Checkpoint(model), x_TL, N, plans=["comb", "iid"], levels=7, seed=4, device="cpu")
+    nats = fitted.record["chosen_from"]
+    assert list(nats) == ["comb", *(f"comb:{choice}" for choice in Comb.choices), "iid"]
+    for plan, found in nats.items():
+        mine = [nelbo_of(model, x_TL[i], order_of(plan, 7, N, 4, i), [3, 2, 2]) for i in range(6)]
+        assert found == pytest.approx(statistics.mean(mine), abs=1e-9)
+    assert nats[fitted.plan] == min(nats.values())
+    others = ["rank", "cosine"] + ["comb"] * (fitted.plan != "comb")
+    assert list(fitted.worth) == ["fitted", *others]
+    if "comb" in others:
+        comb = [nelbo_of(model, x_TL[i], order_of("comb", 7, N, 4, i), [3, 2, 2]) for i in range(6, 12)]
+        assert fitted.worth["comb"].nelbo.value == pytest.approx(statistics.mean(comb), abs=1e-9)
+    assert fitted.plan != "comb"  # of the texts of this seed; else the last lines would test nothing

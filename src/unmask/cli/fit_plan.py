@@ -1,4 +1,4 @@
-"""What `unmask fit-grid` shows: what the grid is worth beside others, and a picture of its steps."""
+"""What `unmask fit-plan` shows: what the grid is worth beside others, and a picture of its steps."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unmask.studies.fit_grid import FittedGrid, Worth
+    from unmask.studies.fit_plan import FittedPlan, Worth
 
 _WIDTH = 64  # characters of a grid's picture
 
 
 def present(call: Callable[..., Any], *, out: Path, json: bool = False) -> None:
-    """Fit a grid, write it and show the table.
+    """Fit a plan and its grid, write them and show the table.
 
     Args:
         out: the .json file to write
@@ -32,7 +32,7 @@ def present(call: Callable[..., Any], *, out: Path, json: bool = False) -> None:
         _print_table(fitted, out)
 
 
-def _print_table(fitted: FittedGrid, out: Path) -> None:
+def _print_table(fitted: FittedPlan, out: Path) -> None:
     from rich.console import Console
 
     from unmask.core.show import table
