@@ -1,7 +1,7 @@
 """The best plan for a model, and its best grid: a search over settings, then a shortest path.
 
-N-step NELBO scores any locked plan exactly: each candidate on the grid `rank`, by teacher forcing; the best one's grid is
-fitted.
+N-step NELBO scores any locked plan exactly: each candidate on the grid `rank`, by teacher forcing. The best one's grid
+is then fitted.
 
 Positions are ranked by u and cut into M levels of equal share. A step from level a to level b costs the mean of
 -log p(x_i | levels below a) summed over the levels a .. b-1; it does not depend on the other steps, so the N-step NELBO
