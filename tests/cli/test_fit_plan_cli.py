@@ -39,7 +39,8 @@ def place(tmp_path_factory, write_corpus):
 
 
 def line(place, words):
-    return f"fit-plan --model {place}/model --data {place}/shards --steps 4 --texts 10 --device cpu --plans golden {words}".split()
+    how = "--steps 4 --texts 10 --device cpu --plans golden"
+    return f"fit-plan --model {place}/model --data {place}/shards {how} {words}".split()
 
 
 def run(place, words):
@@ -76,9 +77,8 @@ def test_its_errors_are_those_of_the_documents_of_all_folders(place, write_corpu
     letters = np.random.default_rng(2).integers(5, size=(12, 64))
     letters[:, -1] = 5  # the end of a document
     x_TL = torch.from_numpy(letters).view(48, 16)
-    expected = fit_on(
-        load(place / "model"), x_TL, 4, document_T=torch.arange(48) // 4, device="cpu", plans=["golden"]
-    ).to_json()
+    how = {"document_T": torch.arange(48) // 4, "device": "cpu", "plans": ["golden"]}
+    expected = fit_on(load(place / "model"), x_TL, 4, **how).to_json()
     write_corpus(tmp_path / "whole", letters.flatten(), letters.flatten(), 6)
     write_corpus(tmp_path / "first", letters.flatten(), letters[:5].flatten(), 6)
     write_corpus(tmp_path / "rest", letters.flatten(), letters[5:].flatten(), 6)

@@ -92,9 +92,10 @@ def test_settings_of_a_plan_follow_its_name() -> None:
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        ("comb:drft=1", "unknown setting of the plan comb 'drft'.*did you mean 'drift'"),
+        ("comb:drft=1", "unknown setting of a plan 'drft'.*did you mean 'drift'"),
         ("comb:drift=2", "drift between 0 and 1"), ("comb:drift=x", "NAME=VALUE"), ("comb:drift", "NAME=VALUE"),
-        ("golden:drift=1", "golden has no settings"), ("cmb:drift=1", "did you mean 'comb'"), ("rotation:most=0", "1 or more"),
+        ("golden:drift=1", "golden has no settings"), ("cmb:drift=1", "did you mean 'comb'"),
+        ("rotation:most=0", "1 or more"),
     ],
 )  # fmt: skip
 def test_settings_that_are_none(plan: str, message: str) -> None:

@@ -25,9 +25,8 @@ def main(folder: Path) -> None:
         texts = Texts(torch.randint(0, 200, (7, 20), generator=stream(0, "texts")), model.tokenizer)
         store = Store(folder / f"cache-{ranks.world}" / "judged.sqlite")
         bound = nelbo(model, texts, 4, batch=2, device="cpu")
-        fitted = fit_on(
-            model, texts.tokens_TL, 3, document_T=torch.arange(7) // 2, batch=2, device="cpu", plans=["golden"]
-        )
+        how = {"document_T": torch.arange(7) // 2, "batch": 2, "device": "cpu", "plans": ["comb", "golden"]}
+        fitted = fit_on(model, texts.tokens_TL, 3, **how)
         found = {
             "grid": fitted.grid.times,
             "cost": fitted.paths[-1].cost,

@@ -9,8 +9,9 @@ Shapes: B sequences, L positions, C intervals of turns.
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import ClassVar
@@ -18,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError
+from unmask.core.errors import UserError, unknown
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 Turns = list[tuple[float, float]]  # intervals of [0, 1) that do not overlap, or one point
@@ -95,6 +96,18 @@ class Turning:
     def distance(self, steps: int) -> int:
         """The promise of Locked."""
         raise NotImplementedError
+
+    def having(self, said: str) -> Turning:
+        """The same law with other settings: NAME=VALUE, with commas between them."""
+        known, given = vars(self), dict(part.partition("=")[::2] for part in said.split(","))
+        for name in given:
+            if name not in known:
+                raise unknown("setting of a plan", name, known)
+        try:
+            values = {name: json.loads(value) for name, value in given.items()}
+        except ValueError as error:
+            raise UserError(f"settings of a plan are NAME=VALUE with commas between them, not {said}") from error
+        return replace(self, **values)  # type: ignore[type-var]
 
     def __call__(self, B: int, L: int, generator: torch.Generator, steps: int | None) -> Tensor:
         assert steps is not None, "Locked.draw asks for them"

@@ -9,7 +9,6 @@ Shapes: B sequences, L positions, M candidates, C blocks.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -363,24 +362,12 @@ def make_plan(plan: str | Plan) -> Plan:
         return plan
     name, sign, said = plan.partition(":")
     found = named("plan", name, PLANS)
-    return _with_settings(found, said) if sign else found
-
-
-def _with_settings(plan: Plan, said: str) -> Plan:
-    law = plan.law if isinstance(plan, Locked) else None
-    if not isinstance(law, laws.Turning):
-        raise UserError(f"the plan {plan.name} has no settings: leave out :{said}")
-    known, given = vars(law), dict(part.partition("=")[::2] for part in said.split(","))
-    for name in given:
-        if name not in known:
-            raise unknown(f"setting of the plan {plan.name}", name, known)
-    try:
-        values = {name: json.loads(value) for name, value in given.items()}
-    except ValueError as error:
-        raise UserError(f"settings of a plan are NAME=VALUE with commas between them, not {said}") from error
-    law = replace(law, **values)  # type: ignore[type-var]
-    assert isinstance(plan, Locked)
-    return replace(plan, name=f"{plan.name}:{said}", law=law, distance=law.distance)
+    if not sign:
+        return found
+    if not (isinstance(found, Locked) and isinstance(found.law, laws.Turning)):
+        raise UserError(f"the plan {name} has no settings: leave out :{said}")
+    law = found.law.having(said)
+    return replace(found, name=plan, law=law, distance=law.distance)
 
 
 def locked_plans() -> dict[str, Locked]:
