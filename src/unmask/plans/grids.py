@@ -199,3 +199,9 @@ def _steps_by_rank(u_BL: Tensor, blank_BL: Tensor, grid: Grid, cells: int) -> Te
     share_BL = (cell_BL + inside_BL / count_BC.gather(1, cell_BL).clamp(min=1)) / cells
     step_BL = torch.bucketize(share_BL, edges, right=True).clamp(max=grid.steps - 1)
     return torch.where(blank_BL, step_BL, -1)
+
+
+def as_if_together(blank_BL: Tensor) -> Tensor:
+    """The place of each blank if all moved up to the first: its own where no given word stands between."""
+    first_B1 = blank_BL.int().argmax(1, keepdim=True)
+    return (first_B1 + blank_BL.cumsum(1) - 1).clamp(min=0)

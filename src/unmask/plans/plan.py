@@ -21,7 +21,7 @@ from torch import Tensor
 
 from unmask.core.errors import UserError, named, unknown
 from unmask.plans import laws
-from unmask.plans.grids import STEPS, Grid, assign_steps, make_grid
+from unmask.plans.grids import STEPS, Grid, as_if_together, assign_steps, make_grid
 from unmask.processes.schedule import Schedule
 
 # Confidences this near are equal. Where nothing is visible yet those of all positions of a DiT are; what tells them
@@ -71,8 +71,7 @@ class Locked:
     Args:
         name: what users call it
         law: draws u of B sequences of L positions, float64 in [0, 1); each u_i by itself uniform
-        for_steps: the law is made for one number of steps N. It counts blanks, not positions: N blanks on is at least N
-            positions on, wherever given words stand
+        for_steps: the law is made for one number of steps N, and counts blanks, wherever given words stand
         classes: with N, u falls into N equal cells, each of which holds a class of positions
         distance: a promise: the least distance between two positions with u in one interval [k/N, (k+1)/N), of N
     """
@@ -116,10 +115,8 @@ class Locked:
         return {"name": self.name}
 
 
-def as_if_together(blank_BL: Tensor) -> Tensor:
-    """The place of each blank if all moved up to the first: its own where no given word stands between."""
-    first_B1 = blank_BL.int().argmax(1, keepdim=True)
-    return (first_B1 + blank_BL.cumsum(1) - 1).clamp(min=0)
+def _turning(name: str, law: laws.Turning) -> Locked:
+    return Locked(name, law, for_steps=True, distance=law.distance)
 
 
 GOLDEN = Locked("golden", laws.golden, distance=laws.golden_distance)
@@ -343,8 +340,8 @@ for _plan in (
     Locked("permutation", laws.permutation),
     GOLDEN,
     Locked("van_der_corput", laws.van_der_corput, distance=lambda steps: steps & -steps),
-    Locked("comb", laws.Comb(), for_steps=True, distance=laws.Comb().distance),
-    Locked("rotation", laws.Rotation(), for_steps=True, distance=laws.Rotation().distance),
+    _turning("comb", laws.Comb()),
+    _turning("rotation", laws.Rotation()),
     Locked("stride", laws.stride, for_steps=True, classes=True, distance=lambda steps: steps),
     Locked("dilated", laws.dilated, distance=lambda steps: 2 if steps % 2 == 0 else 1),
     LeftToRight(),
@@ -357,7 +354,7 @@ register_plan("blocks", Blocks())
 
 
 def make_plan(plan: str | Plan) -> Plan:
-    """A plan from its name, or itself; settings of its law may follow the name, as in comb:drift=0.75,rising=true."""
+    """A plan from its name, or itself; settings may follow the name, as in comb:drift=0.75,rising=true."""
     if not isinstance(plan, str):
         return plan
     name, sign, said = plan.partition(":")
@@ -366,8 +363,7 @@ def make_plan(plan: str | Plan) -> Plan:
         return found
     if not (isinstance(found, Locked) and isinstance(found.law, laws.Turning)):
         raise UserError(f"the plan {name} has no settings: leave out :{said}")
-    law = found.law.having(said)
-    return replace(found, name=plan, law=law, distance=law.distance)
+    return _turning(plan, found.law.having(said))
 
 
 def locked_plans() -> dict[str, Locked]:

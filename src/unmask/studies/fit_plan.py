@@ -234,15 +234,10 @@ def fit_on(
     digest, many = hashlib.sha256(texts_TL.numpy().tobytes()).hexdigest(), len(cluster_T.unique())
     about = {"fitted_on": half, "measured_on": T - half, "clusters": many, "length": L, "sha256": digest}
     chosen_from = {one.name: value for one, value in zip(candidates, nats, strict=False)}
-    how = {
-        "plan": plan.name,
-        "chosen_from": chosen_from,
-        "levels": levels,
-        "seed": seed,
-        "forwards": forwards,
-        "precision": body.precision,
-    }
-    record = provenance.record(ranks.device, model=checkpoint.provenance, texts={**about, **(facts or {})}, **how)
+    how = {"plan": plan.name, "levels": levels, "seed": seed, "forwards": forwards, "precision": body.precision}
+    record = provenance.record(
+        ranks.device, model=checkpoint.provenance, texts={**about, **(facts or {})}, chosen_from=chosen_from, **how
+    )
     return FittedPlan(paths[-1].grid(), plan.name, worth, paths, record)
 
 
