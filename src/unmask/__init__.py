@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.server.verbs import serve as serve
     from unmask.studies.evaluate import evaluate as evaluate
 <<<<<<< HEAD
-    from unmask.studies.fit_grid import fit_grid as fit_grid
+    from unmask.studies.fit_plan import fit_plan as fit_plan
     from unmask.studies.harness import lm_eval as lm_eval
 =======
     from unmask.studies.fit_plan import fit_plan as fit_plan
