@@ -41,12 +41,8 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.server.play import play as play
     from unmask.server.verbs import serve as serve
     from unmask.studies.evaluate import evaluate as evaluate
-<<<<<<< HEAD
     from unmask.studies.fit_plan import fit_plan as fit_plan
     from unmask.studies.harness import lm_eval as lm_eval
-=======
-    from unmask.studies.fit_plan import fit_plan as fit_plan
->>>>>>> b2729de (fit-plan: chooses a plan and its settings by N-step NELBO and fits its grid; settings follow a plan's name)
     from unmask.training.trainer import Trainer as Trainer
     from unmask.training.verbs import distill as distill
     from unmask.training.verbs import train as train
