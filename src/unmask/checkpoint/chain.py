@@ -24,6 +24,8 @@ CURE = "train one for this model with `unmask train --objective chain --from MOD
 def beside_its_model(adapter: Checkpoint, where: str, load: Callable[[str], Checkpoint]) -> Checkpoint:
     """The model that a head names, with the head as its step law."""
     assert isinstance(adapter.model, ChainHead)
+    if not adapter.model.config.base:
+        raise UserError(f"{where} is a chain beside a model that had no name: put it on that model, with step_law")
     try:
         base = load(adapter.model.config.base)
     except UserError as error:

@@ -37,5 +37,7 @@ def identity_of(checkpoint: Checkpoint) -> str:
     config = getattr(checkpoint.model, "config", None)
     shape = dataclasses.asdict(config) if dataclasses.is_dataclass(config) and not isinstance(config, type) else None
     process, step_law = process_to_json(checkpoint.process), step_law_to_json(checkpoint.step_law)
+    if (head := weights_hash(getattr(checkpoint.step_law, "head", None))) is not None:
+        step_law = {**step_law, "weights": head}
     spelling = None if checkpoint.tokenizer is None else checkpoint.tokenizer.hash
     return key_of(weights_hash(checkpoint.model), shape, process, step_law, spelling)

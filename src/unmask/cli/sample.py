@@ -9,6 +9,7 @@ Text goes to stdout and one line about the run to stderr, so that `unmask sample
     tokens   token ids
     given    true for each token that was given (prompt, suffix, fixed words)
     nfe      forwards this sample took part in
+    rounds   rounds of the head (only with the step law chain)
     log_q    log-probability of all drawn tokens, in nats, each under the law it was drawn from
     token_log_q   the same for each token, 0 where given
 and at last the run: {"kind": "run", ...} with everything that was really used (versions, device, model, plan, grid,
@@ -175,9 +176,15 @@ def _footer(samples: Samples, seconds: float, grid_name: str) -> str:
     note = grid and fitted_for_another(grid, plan, f"{plan}@{grid_name}")
     return (f"{note}\n" if note else "") + (
         f"{many}{counted(drawn, 'token')} in {seconds:.2f} s ({drawn / seconds:,.0f} tokens/s) · "
-        f"{counted(record['nfe'], 'forward')}{nats(samples, [*range(n)])} · "
+        f"{counted(record['nfe'], 'forward')}{_rounds(record)}{nats(samples, [*range(n)])} · "
         f"{plan}, drawn in {record['draw']} · seed {record['seed']} · {record['device']}"
     )
+
+
+def _rounds(record: dict[str, Any]) -> str:
+    """What a step law's head did beside the forwards of the body."""
+    rounds = record["rounds"]
+    return "" if rounds is None else f" and {counted(rounds['mean'], 'round')} of the head (at most {rounds['most']})"
 
 
 def _order(record: dict[str, Any]) -> str:

@@ -50,6 +50,7 @@ def as_json(samples: Samples, row: int, index: int) -> Iterator[str]:
         tokens=samples.tokens[row][is_real].tolist(), given=samples.given[row][is_real].tolist(),
         nfe=int(samples.nfe[row]), log_q=float(log_q.sum()) if has_law else None,
         token_log_q=log_q.tolist() if has_law else None,
+        **({} if samples.rounds is None else {"rounds": int(samples.rounds[row])}),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -36,15 +36,29 @@ class Chain:
     Args:
         head: the network
         facts: what it was trained on, and what was measured
+        noise: of the draw: gumbel, or one uniform a position, which is as exact and takes more rounds
     """
 
     head: ChainHead
     facts: Mapping[str, Any] = field(default_factory=dict)
+    noise: Literal["gumbel", "uniform"] = "gumbel"
     name: ClassVar[str] = "chain"
 
     def to_json(self) -> dict[str, Any]:
         """What it is, for records."""
-        return {"name": self.name, **vars(self.head.config)}
+        return {"name": self.name, "noise": self.noise, **vars(self.head.config)}
+
+    def doubt(self, plan: str, steps: int) -> str | None:
+        """What a user should know before taking a plan that the head was not trained on."""
+        trained = self.facts.get("plans", [plan])
+        if plan in trained:
+            return None
+        measured = self.facts.get("measured", {}).get(plan, {})
+        N = min(measured, key=lambda N: abs(int(N) - steps), default=None)
+        worth = "what it is worth there was not measured" if N is None else (
+            f"in {N} steps it has {measured[N][0]:.3f} nats a token, the model alone {measured[N][1]:.3f}"
+        )  # fmt: skip
+        return f"the head was not trained on the plan {plan}, but on {', '.join(trained)}: {worth}"
 
     def log_prob(self, step: Step, token_M: Tensor) -> Tensor:
         """By teacher forcing, in one pass of the head."""
@@ -61,8 +75,8 @@ class Chain:
         """All slots at once, again and again with the same noise, until nothing changes."""
         if not len(uniform_M):
             return Factorised().draw(step, uniform_M)
-        key_M, slots = keys_of(uniform_M), self._slots(step)
-        drawn = _by_noise(step, key_M)
+        key_M, slots = (keys_of(uniform_M) if self.noise == "gumbel" else uniform_M), self._slots(step)
+        drawn = self._by_noise(step, key_M)
         token_M, log_q_M = drawn.token_M.to(step.local_M.device), drawn.log_q_M
         slot_S = torch.arange(slots.real_RS.shape[1], device=token_M.device)
         count_R = slots.real_RS.sum(1)
@@ -72,7 +86,7 @@ class Chain:
             part = slots.rows(going_G)
             open_GS = part.real_RS & (slot_S >= first_R[going_G, None])
             which_N, given = self._given(step, part, open_GS, token_M)
-            drawn = _by_noise(given, key_M[which_N.to(key_M.device)])
+            drawn = self._by_noise(given, key_M[which_N.to(key_M.device)])
             fresh_N = drawn.token_M.to(token_M.device)
             changed_GS = torch.zeros_like(open_GS).masked_scatter(open_GS, fresh_N != token_M[which_N])
             token_M[which_N], log_q_M[which_N.to(log_q_M.device)] = fresh_N, drawn.log_q_M
@@ -81,6 +95,16 @@ class Chain:
             first_R[going_G] = first_G = changed_GS.int().argmax(1) + 1
             going_G = going_G[changed_GS.any(1) & (first_G < count_R[going_G])]
         return Draw(token_M, log_q_M, drawn.dtype, rounds_R)
+
+    def _by_noise(self, step: Step, key_M: Tensor) -> Draw:
+        """Every position by itself, by its own noise."""
+        run = step.ready.fused(gumbel.draw if self.noise == "gumbel" else categorical.draw)
+        mask = step.ready.states.mask
+        drawn = [
+            run(step.logits(part), key_M[part.to(key_M.device)], mask, step.law, step.heat(part))
+            for part in step.parts()
+        ]
+        return categorical.join(drawn)
 
     def _slots(self, step: Step) -> Slots:
         """The positions in the order in which they are drawn."""
@@ -102,15 +126,6 @@ class Chain:
         which_N, h_ND = slots.which_RS[wanted_RS], h_RSD[wanted_RS] + correction_RSD[wanted_RS]
         local_N = torch.arange(len(h_ND), device=h_ND.device)
         return which_N, replace(step.chosen(which_N), h_ND=h_ND, local_M=local_N)
-
-
-def _by_noise(step: Step, key_M: Tensor) -> Draw:
-    """Every position by itself, by its own Gumbel noise."""
-    run, mask = step.ready.fused(gumbel.draw), step.ready.states.mask
-    drawn = [
-        run(step.logits(part), key_M[part.to(key_M.device)], mask, step.law, step.heat(part)) for part in step.parts()
-    ]
-    return categorical.join(drawn)
 
 
 # a head made ready for a device and a precision is kept while the head lives

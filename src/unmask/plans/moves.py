@@ -31,6 +31,7 @@ class State:
     log_q_BL: Tensor
     uniform_BL: Tensor  # the noise each position's next draw uses
     nfe_B: Tensor  # on the model's device, as the rows of a move are
+    rounds_B: Tensor  # there too: rounds of a step law that draws in rounds
     memory: Any = None  # a cache of keys and values for these rows (inference/cache.py)
 
     def masked_BL(self, mask_id: int) -> Tensor:

@@ -123,6 +123,7 @@ def new_table(ready: Ready, rows: int, length: int, memory: Memory | None = None
         log_q_BL=torch.zeros(shape, dtype=torch.float64, device=draw),
         uniform_BL=torch.zeros(shape, dtype=torch.float64, device=draw),
         nfe_B=torch.zeros(rows, dtype=torch.int64, device=ready.device),
+        rounds_B=torch.zeros(rows, dtype=torch.int64, device=ready.device),
         memory=memory,
     )
 
@@ -137,11 +138,12 @@ def start_draft(how: How, ready: Ready, table: State, indices: list[int], given_
     noise = [torch.rand(L, generator=stream(seed, "draw", i), dtype=torch.float64) for i in indices]
     prior = [process.prior(L, ready.states, stream(seed, "prior", i)) for i in indices]
     z_BL, log_q_BL, uniform_BL = (part[at : at + B, :L] for part in (table.z_BL, table.log_q_BL, table.uniform_BL))
-    state = State(z_BL, log_q_BL, uniform_BL, table.nfe_B[at : at + B])
+    state = State(z_BL, log_q_BL, uniform_BL, table.nfe_B[at : at + B], table.rounds_B[at : at + B])
     state.z_BL.copy_(torch.where(given_BL < 0, torch.stack(prior), given_BL))
     state.uniform_BL.copy_(torch.stack(noise))
     state.log_q_BL.zero_()
     state.nfe_B.zero_()
+    state.rounds_B.zero_()
     if table.memory is not None:
         table.memory.forget(range(at, at + B))
     return Draft(how, indices, given_BL < 0, state, at)
@@ -225,6 +227,8 @@ def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move
         drawn = how.step_law.draw(step, table.uniform_BL.view(-1)[at_M])
     table.z_BL.view(-1)[step.flat_M] = drawn.token_M.to(table.z_BL.device)
     table.log_q_BL.view(-1)[at_M] = drawn.log_q_M.to(at_M.device).double()  # no float64 on MPS
+    if drawn.rounds_R is not None:
+        table.rounds_B[step.row_M.unique()] += drawn.rounds_R.to(table.rounds_B.device)
     return Drawn(step, drawn, alike)
 
 

@@ -53,6 +53,7 @@ class Row:
     log_q_L: Tensor
     nfe: int
     drawn_in: str
+    rounds: int | None = None  # of a step law that draws in rounds
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "tokens_L": self.tokens_L.tolist(), "log_q_L": self.log_q_L.tolist()}
@@ -101,12 +102,13 @@ class Run:
         rows, length = given_BL.shape
         state = new_table(self.ready, rows, length, self._memory(rows, length))
         draft = start_draft(self.how, self.ready, state, indices, given_BL)
-        drawn_in = LEGACY if self.how.legacy else ""
+        drawn_in, in_rounds = LEGACY if self.how.legacy else "", False
         moves = self._legacy_moves(indices, state) if self.how.legacy else draft.moves(self.ready.device)
         for move in moves:
             if move.reveal_M.numel():
                 (drawn,) = take_step(self.ready, state, [(draft, move)])
                 drawn_in = str(drawn.draw.dtype).removeprefix("torch.")
+                in_rounds |= drawn.draw.rounds_R is not None
             if move.remask_M is not None:
                 assert self.mask_id is not None
                 state.z_BL.view(-1)[move.remask_M.to(state.z_BL.device)] = self.mask_id
@@ -120,7 +122,8 @@ class Run:
             check_law(log_q_BL, self.ready.precision)
         if not self.process.by_plan:
             log_q_BL.fill_(torch.nan)  # what was drawn is a path; the law of the text alone is not known
-        return [Row(i, z_BL[b], log_q_BL[b], nfe[b], drawn_in) for b, i in enumerate(indices)]
+        rounds = state.rounds_B.tolist() if in_rounds else [None] * len(indices)
+        return [Row(i, z_BL[b], log_q_BL[b], nfe[b], drawn_in, rounds[b]) for b, i in enumerate(indices)]
 
     def _memory(self, rows: int, length: int) -> Memory | None:
         """The cache for a batch: that of the batch before, with its CUDA graphs, where it has the same shape."""
@@ -161,10 +164,10 @@ def collect(rows: list[Row], wanted: list[Tensor], forwards: int, run: Run) -> S
         here = slice(len(template_L))
         tokens_nL[i, here], given_nL[i, here] = row.tokens_L, template_L >= 0
         log_q_nL[i, here] = torch.where(template_L < 0, row.log_q_L, 0)
-    nfe_n = torch.tensor([row.nfe for row in rows])
-    return Samples(
-        tokens_nL, given_nL, log_q_nL, nfe_n, _texts(rows, wanted, run.how), _record(rows, nfe_n, forwards, run)
-    )
+    nfe_n, rounds = torch.tensor([row.nfe for row in rows]), [row.rounds for row in rows if row.rounds is not None]
+    rounds_n = torch.tensor(rounds) if len(rounds) == n else None
+    record = _record(rows, nfe_n, rounds_n, forwards, run)
+    return Samples(tokens_nL, given_nL, log_q_nL, nfe_n, _texts(rows, wanted, run.how), record, rounds_n)
 
 
 def _texts(rows: list[Row], wanted: list[Tensor], how: How) -> list[str]:
@@ -178,16 +181,18 @@ def _texts(rows: list[Row], wanted: list[Tensor], how: How) -> list[str]:
     return codec.decode_batch([answer_of(row.tokens_L, given, codec.stop_ids, alone=alone) for row, given in both])
 
 
-def _record(rows: list[Row], nfe_n: Tensor, forwards: int, run: Run) -> dict[str, Any]:
+def _record(rows: list[Row], nfe_n: Tensor, rounds_n: Tensor | None, forwards: int, run: Run) -> dict[str, Any]:
     """What was really run: the dtype of the draw and the forwards are observed, not repeated from the options."""
     how, law = run.how, run.how.law
     unused = how.plan is not None and by_threshold(how.plan)
+    rounds = None if rounds_n is None else {"mean": float(rounds_n.double().mean()), "most": int(rounds_n.max())}
     used = sorted({row.drawn_in for row in rows})
     return provenance.record(
         run.ready.device, model=how.checkpoint.provenance, process=process_to_json(run.process),
         plan=how.plan.to_json() if how.plan else None, grid=None if unused else how.grid.to_json(),
         steps=None if unused else how.grid.steps, step_law=step_law_to_json(how.step_law),
         nfe=float(nfe_n.double().mean()), forwards=forwards,  # of batches, over all processes
+        rounds=rounds,  # of the step law's head, a text
         remask=None if how.remask is None else vars(how.remask), temperature=law.temperature, top_p=law.top_p,
         top_k=law.top_k, cache=None if how.cache is None else how.cache.to_json(),
         draw=used[0] if len(used) == 1 else used, precision=run.ready.precision, seed=how.seed,

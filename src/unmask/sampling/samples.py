@@ -18,6 +18,7 @@ class Samples:
     nfe: Tensor  # (n,) int64: forwards each sample took part in
     text: list[str]  # empty if the model has no tokenizer
     record: dict[str, Any]
+    rounds: Tensor | None = None  # (n,) int64: rounds of the step law's head in each sample, where it draws in rounds
 
     def __len__(self) -> int:
         return self.tokens.shape[0]

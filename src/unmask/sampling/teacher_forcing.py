@@ -118,7 +118,7 @@ class _Forcing:
 
     def _adaptive_batch(self, x_BL: Tensor, z_BL: Tensor, plan: Plan, assigned: Assignment) -> tuple[Tensor, Tensor]:
         """(log q, step) of each position of one batch."""
-        state = State(z_BL, torch.zeros(x_BL.shape, dtype=torch.float64), torch.empty(0), torch.empty(0))
+        state = State(z_BL, torch.zeros(x_BL.shape, dtype=torch.float64), *[torch.empty(0)] * 3)
         step_BL = torch.full(x_BL.shape, -1)
         for move in adaptive_moves(assigned, state, self.mask_id, by_threshold(plan), z_BL.device):
             if not move.reveal_M.numel():

@@ -10,13 +10,15 @@ from typing import Any, Literal
 from torch import Tensor
 
 from unmask.checkpoint.io import Checkpoint, load
+from unmask.checkpoint.step_laws import chosen_step_law
 from unmask.core.errors import UserError
 from unmask.core.ranks import joined
 from unmask.core.verbs import verb
 from unmask.inference.cache import Caching, block_of
 from unmask.inference.categorical import Law
+from unmask.inference.chain import Chain
 from unmask.inference.ready import make_ready
-from unmask.inference.step_law import StepLaw, make_step_law
+from unmask.inference.step_law import StepLaw
 from unmask.models.denoiser import check_denoiser
 from unmask.plans.grids import Grid, make_grid
 from unmask.plans.plan import USUAL, Blocks, Confidence, LeftToRight, Locked, Plan, choose_grid, make_plan
@@ -47,7 +49,7 @@ def sample(
     block_size: int | None = None,
     threshold: float | None = None,
     grid: str | Path | Sequence[float] | Grid | None = None,
-    step_law: str | StepLaw | None = None,
+    step_law: str | Path | StepLaw | None = None,
     remask: Literal["cap", "rescale", "confidence"] | Remask | None = None,
     eta: float | None = None,
     temperature: float = 1.0,
@@ -94,7 +96,8 @@ def sample(
             number of steps, and puts confidence inside blocks
         grid: how far each step goes: rank, uniform, cosine, mdlm, a list of times between 1 and 0, or the .json of
             `unmask fit-plan`, with --steps its best grid of that many steps (default: rank)
-        step_law: the joint law of the tokens of one step (default: the checkpoint's, mostly factorised)
+        step_law: the joint law of the tokens of one step: factorised, or the folder of a chain that was trained for
+            this model (docs/chain.md); default: the checkpoint's, mostly factorised
         remask: let early mistakes be mended, by this rule of ReMDM; needs --plan iid and a grid of times
         eta: how much is masked again (default: the rule's usual value)
     Draw:
@@ -128,7 +131,7 @@ def sample(
     remask = Remask(remask, eta) if isinstance(remask, str) else remask
     own = block_of(checkpoint.model) if plan is None and block_size is None else block_size
     chosen, made = plan_and_grid(checkpoint.process, chosen_plan(plan, own, threshold), grid, steps)
-    law_of_step = make_step_law(step_law or checkpoint.step_law)
+    law_of_step = chosen_step_law(checkpoint, step_law)
     spell: Any = "answer" if chat is not None else "to_end" if max_new is not None else "all"
     kept = _caching(checkpoint, cache, refresh)
     how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback, spell, kept)
@@ -152,6 +155,7 @@ def sample(
         forwards = sum(ranks.gather(run.ready.forwards))
     samples = collect(rows, wanted, forwards, run)
     _note_padding(checkpoint, samples, shown=ranks.rank == 0)
+    _note_doubt(how, shown=ranks.rank == 0)
     return samples
 
 
@@ -165,6 +169,15 @@ def _note_padding(checkpoint: Checkpoint, samples: Samples, shown: bool) -> None
 
         note(f"{count} drawn tokens spell nothing: the model has {checkpoint.model.vocab_size:,} states, its tokenizer "
              f"{size:,} tokens, and the rest is padding; a top_p below 1 draws fewer of them", shown)  # fmt: skip
+
+
+def _note_doubt(how: How, shown: bool) -> None:
+    """A head knows the plans that it was trained on."""
+    doubt = how.step_law.doubt(how.plan.name, how.grid.steps) if isinstance(how.step_law, Chain) and how.plan else None
+    if doubt:
+        from unmask.core.progress import note
+
+        note(doubt, shown)
 
 
 def plan_and_grid(

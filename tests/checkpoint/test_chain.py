@@ -1,0 +1,132 @@
+"""A chain's head is an adapter: trained, saved, loaded beside its model, put on it at sampling, refused elsewhere."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tests.scene import LENGTH, SIZE
+
+import unmask
+from unmask.checkpoint.identity import identity_of
+from unmask.cli.main import run
+from unmask.core.errors import UserError
+from unmask.data.shards import ShardSet
+from unmask.inference.chain import Chain
+from unmask.models.chain import ChainHead
+
+QUICK = {"steps": 2, "batch": 4, "hidden": 8, "heads": 2, "blocks": 1, "tensorboard": False, "progress": False,
+         "device": "cpu"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, write_corpus, network):
+    """A corpus, a model `base`, one of other weights, one of another vocabulary, and a run of a chain beside `base`."""
+    folder = tmp_path_factory.mktemp("chain")
+    tokens = np.cumsum(np.random.default_rng(0).integers(0, 3, 4000)) % (SIZE - 1)
+    write_corpus(folder / "corpus", tokens[:3000], tokens[3000:], SIZE)
+    codec = ShardSet.open(folder / "corpus").tokenizer()
+    unmask.save(network(codec, 0), folder / "base")
+    unmask.save(network(codec, 1), folder / "other")
+    model = unmask.DiT(SIZE + 5, LENGTH, hidden=16, cond=8, blocks=1, heads=2)
+    unmask.save(unmask.Checkpoint(model, tokenizer=codec), folder / "wide")
+    unmask.train(folder / "corpus", objective="chain", from_=folder / "base", out=folder / "run", **QUICK)
+    return folder
+
+
+def test_a_run_is_loaded_beside_its_model(folder):
+    made = unmask.load(folder / "run")
+    assert isinstance(made.step_law, Chain)
+    assert isinstance(unmask.load(folder / "base").step_law, unmask.Factorised)
+    assert identity_of(made) != identity_of(unmask.load(folder / "base"))
+    facts = made.step_law.facts
+    assert (set(facts["measured"]), set(facts["measured"]["golden"])) == ({*facts["plans"], "iid"}, {"4", "8"})
+    with_head, without = facts["measured"]["iid"]["4"]
+    assert 0 < abs(with_head - without) < 0.5
+
+
+def test_a_model_with_its_head_is_saved_and_loaded_whole(folder, tmp_path):
+    made = unmask.load(folder / "run")
+    unmask.save(made, tmp_path / "whole")
+    again = unmask.load(tmp_path / "whole")
+    assert identity_of(again) == identity_of(made)
+    drawn = [unmask.sample(one, 2, 4, device="cpu").tokens for one in (made, again)]
+    assert torch.equal(*drawn)
+    beside = unmask.sample(folder / "base", 2, 4, step_law=tmp_path / "whole", device="cpu")
+    assert torch.equal(beside.tokens, drawn[0])
+
+
+def test_two_heads_of_one_shape_are_two_models(folder):
+    made = unmask.load(folder / "run")
+    law = made.step_law
+    other = ChainHead(law.head.config)
+    assert identity_of(made) != identity_of(
+        unmask.Checkpoint(made.model, made.process, made.tokenizer, {}, Chain(other))
+    )
+
+
+def test_sample_puts_a_head_on_a_model(folder, capsys):
+    command = ["sample", "--model", str(folder / "base"), "--steps", "4", "--device", "cpu", "--json"]
+    run([*command, "--step_law", str(folder / "run")])
+    shown, footer = capsys.readouterr()
+    sample, record = map(json.loads, shown.splitlines())
+    assert sample["rounds"] >= 4
+    assert record["rounds"] == {"mean": sample["rounds"], "most": sample["rounds"]}
+    assert f"4 forwards and {sample['rounds']} rounds of the head (at most {sample['rounds']})" in footer
+    assert "not trained on" not in footer
+    assert torch.equal(torch.tensor([sample["tokens"]]), unmask.sample(folder / "run", 1, 4, device="cpu").tokens)
+    run(command)
+    shown, footer = capsys.readouterr()
+    assert "rounds" not in json.loads(shown.splitlines()[0])
+    assert "rounds" not in footer
+
+
+def test_a_plan_it_was_not_trained_on_is_a_note_with_the_measured_loss(folder, capsys):
+    measured = unmask.load(folder / "run").step_law.facts["measured"]["iid"]["4"]
+    unmask.sample(folder / "run", 1, 3, plan="iid", device="cpu")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "not trained on the plan iid, but on golden, stride, permutation, comb: in 4 steps" in said
+    assert f"{measured[0]:.3f} nats a token, the model alone {measured[1]:.3f}" in said
+    unmask.sample(folder / "run", 1, 4, plan="rotation", device="cpu")
+    assert "worth there was not measured" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("model", "law", "said"),
+    [
+        ("other", "run", "is a chain of another model: of .*base with weights .* train one for this model with"),
+        ("wide", "run", "is a chain for another vocabulary .* train one for this model with"),
+        ("base", "other", "is a model without a chain: give the folder of one"),
+        ("base", "chain", "has no chain of its own: give the folder of one"),
+        ("base", "factorized", "unknown step law 'factorized': did you mean 'factorised'"),
+    ],
+)
+def test_a_head_that_does_not_belong_is_refused_in_one_line(folder, model, law, said):
+    asked = folder / law if (folder / law).exists() else law
+    with pytest.raises(UserError, match=said) as refusal:
+        unmask.sample(folder / model, 1, 4, step_law=asked, device="cpu")
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_run_whose_model_is_gone_or_changed_says_so(folder, network, tmp_path):
+    base, codec = tmp_path / "base", unmask.load(folder / "base").tokenizer
+    unmask.save(network(codec, 0), base)
+    unmask.train(folder / "corpus", objective="chain", from_=base, out=tmp_path / "run", **QUICK)
+    unmask.save(network(codec, 1), base)
+    with pytest.raises(UserError, match="is a chain of another model"):
+        unmask.load(tmp_path / "run")
+    base.rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="the model beside which it works cannot be loaded"):
+        unmask.load(tmp_path / "run")
+    unmask.sample(folder / "base", 1, 4, step_law=tmp_path / "run", device="cpu")  # equal weights, wherever they lie
+
+
+def test_the_command_prints_what_the_head_is_worth(folder, tmp_path, capsys):
+    run(["train", "--objective", "chain", "--from", str(folder / "base"), "--data", str(folder / "corpus"), "--steps",
+         "1", "--batch", "4", "--hidden", "8", "--heads", "2", "--blocks", "1", "--plan", "comb", "--plan_steps", "2",
+         "--device", "cpu", "--out", str(tmp_path / "run")])  # fmt: skip
+    said = capsys.readouterr().out
+    assert "run: 1 steps" in said
+    assert "comb in 2 steps: " in said
+    assert "iid in 2 steps: " in said
+    assert said.count("a plan that it was not trained on") == 1
