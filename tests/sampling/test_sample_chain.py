@@ -17,7 +17,7 @@ from unmask.metrics.texts import of_samples
 from unmask.models.chain import ORDERS
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import Grid, make_grid
-from unmask.plans.plan import PLANS, Blocks, Plan, locked_plans, make_plan
+from unmask.plans.plan import PLANS, USUAL, Blocks, Plan, locked_plans, make_plan
 from unmask.processes.schedule import LogLinear
 from unmask.sampling.sample import Row, Run, start_run
 from unmask.sampling.teacher_forcing import teacher_force
@@ -94,7 +94,7 @@ def test_the_record_and_teacher_forcing_agree_with_the_draw():
     assert drawn.record["rounds"] == {"mean": float(drawn.rounds.double().mean()), "most": int(drawn.rounds.max())}
     assert drawn.record["step_law"]["name"] == "chain"
     forced = teacher_force(
-        make_ready(checkpoint.model, torch.device("cpu")), drawn.tokens, make_plan("golden"), RANK, LogLinear(),
+        make_ready(checkpoint.model, torch.device("cpu")), drawn.tokens, make_plan(USUAL), RANK, LogLinear(),
         step_law=checkpoint.step_law, blank_TL=~drawn.given,
     )  # fmt: skip
     torch.testing.assert_close(forced.log_q_TL, drawn.log_q)
