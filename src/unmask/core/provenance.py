@@ -42,7 +42,8 @@ def device_name(device: torch.device | str) -> str:
         return torch.cuda.get_device_name(device)
     if device.type == "mps":
         return f"{platform.machine()} MPS"
-    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{platform.machine()} CPU, {threads} thread{'s' * (threads > 1)}"
 
 
 def record(device: torch.device | str = "cpu", **facts: Any) -> dict[str, Any]:
