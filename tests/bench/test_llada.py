@@ -10,11 +10,17 @@ import torch
 pytest.importorskip("transformers")
 
 from unmask.bench import llada as bench
-from unmask.bench.plain_llada import plain_step, quotas
+from unmask.bench.plain_llada import plain_step
 from unmask.checkpoint.io import load
 from unmask.cli.main import run
 
 FOLDER = Path(__file__).parents[1] / "assets/published/llada"
+
+
+def quotas(masked_BL, steps):
+    """How many positions each of a block's steps reveals: (B, steps); the remainder goes to the first ones."""
+    count_B1 = masked_BL.sum(1, keepdim=True)
+    return count_B1 // steps + (torch.arange(steps, device=masked_BL.device) < count_B1 % steps).long()
 
 
 def plain_generate(model, prompt_BL, answer, steps, block, temperature):

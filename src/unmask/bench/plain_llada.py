@@ -21,12 +21,6 @@ def with_gumbel_noise(logits_BLV: Tensor, temperature: float) -> Tensor:
     return logits_BLV.exp() / (-torch.log(noise_BLV)) ** temperature
 
 
-def quotas(masked_BL: Tensor, steps: int) -> Tensor:
-    """How many positions each of a block's steps reveals: (B, steps); the remainder goes to the first ones."""
-    count_B1 = masked_BL.sum(1, keepdim=True)
-    return count_B1 // steps + (torch.arange(steps, device=masked_BL.device) < count_B1 % steps).long()
-
-
 @torch.inference_mode()
 def plain_step(body: Any, model: Any, x_BL: Tensor, end: int, quota_B: Tensor, temperature: float) -> Tensor:
     """One forward: reveals the quota's most confident masked positions before `end`."""
