@@ -27,7 +27,7 @@ def present(call: Call, *, json: bool = False) -> None:
         print(text, end="")
         return
     _print_table(json_module.loads(text))
-    print(f"students: {out / 'rounds'}; these numbers: {out / 'rounds.json'}")
+    print(f"student: {out} (of each round: {out / 'rounds'}/N); these numbers: {out / 'rounds.json'}")
 
 
 def _print_table(table: dict[str, Any]) -> None:
