@@ -134,6 +134,10 @@ BENCHES = {
         "the error of an approximate cache of keys and values; what it saves",
         "unmask.bench.cache:cache", plugins=False,
     ),
+    "chain": Verb(
+        "a step with and without a chain's head, and a causal model of the same size: time and rounds",
+        "unmask.bench.chain:chain", plugins=False, smaller="give smaller --batches or --rivals",
+    ),
     "llada": Verb(
         "LLaDA's published generate against ours, at full size", "unmask.bench.llada:llada", plugins=False
     ),

@@ -1,0 +1,176 @@
+"""`unmask bench chain`: the time of a step with and without a chain's head, and of a causal model of the same size.
+
+All three write whole texts from the same noise. The head runs in rounds until nothing changes (inference/chain.py):
+once with Gumbel noise, which is what `sample` uses, and once with one uniform a position, which changes tokens more
+often. Random weights cost what trained ones cost, but for the rounds: a trained head needs its own number of them, so
+give it with --model. The causal model keeps keys and values and goes token after token, launched one by one; with CUDA
+graphs, which it lacks here, a small batch of it would be faster on a GPU.
+
+Shapes: B sequences, L positions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from unmask.bench.timing import Columns, Preset, Row, gib, measure, random_model, rate_of, show
+from unmask.checkpoint.io import Checkpoint, load
+from unmask.core import provenance
+from unmask.core.errors import UserError
+from unmask.core.ranks import pick_device
+from unmask.inference.categorical import Law
+from unmask.inference.chain import Chain
+from unmask.inference.ready import Ready, make_ready
+from unmask.inference.step_law import Factorised, StepLaw
+from unmask.models.chain import ChainHead
+from unmask.models.denoiser import check_denoiser
+from unmask.models.family import config_to_json, family_of
+from unmask.plans.grids import make_grid
+from unmask.sampling.causal import draw_texts
+from unmask.sampling.sample import start_run
+from unmask.training.chain import new_head
+
+STRENGTH = 0.1  # of a random head's output layer, which is zero at birth: enough to change some tokens
+
+
+def chain(
+    *,
+    preset: Preset | None = None,
+    model: str | None = None,
+    steps: list[int] = [8],  # noqa: B006  read only
+    batches: list[int] | None = None,
+    rivals: list[int] = [1, 64],  # noqa: B006  read only
+    plan: str = "comb",
+    device: str = "auto",
+    compile: bool | None = None,
+    repeats: int = 3,
+    json: bool = False,
+) -> dict[str, Any]:
+    """Time steps with and without a chain's head, and the causal model of the same size with a cache.
+
+    Args:
+        preset: the model's shape, with random weights, and a head of the usual shape beside it (default: pocket)
+        model: a model with a head to time instead: the run of `unmask train --objective chain`
+        steps: numbers of steps
+        batches: texts at a time; by default 1 and 32 on a GPU, 1 and 8 elsewhere
+        rivals: texts at a time of the causal model
+        plan: which positions a step draws
+        device: where to run: auto, cpu, cuda or mps
+        compile: compile the body and the draws, by default on a GPU only
+        repeats: timed repeats of each row, the median counts
+        json: print JSON instead of a table
+    """
+    place = pick_device(device)
+    cuda = place.type == "cuda"
+    batches = batches or [1, 32 if cuda else 8]
+    if min(*steps, *batches, *rivals, repeats) < 1:
+        raise UserError("steps, batches, rivals and repeats must be at least 1")
+    if model and preset:
+        raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
+    checkpoint = load(model) if model else _random(preset or "pocket")
+    check_denoiser(checkpoint.model)
+    if not isinstance(checkpoint.step_law, Chain):
+        raise UserError(f"{model} has no chain: give the run of `unmask train --objective chain`, or a --preset")
+    lines: list[Row] = []
+    with torch.inference_mode():
+        ready = make_ready(checkpoint.model, place, "auto", cuda if compile is None else compile)
+        for B in batches:
+            for N in steps:
+                lines += _steps(checkpoint, ready, plan, N, B, repeats)
+        if family_of(checkpoint.model).name == "dit":
+            lines += _rivals(checkpoint, place, rivals)
+    result: Row = {
+        "lines": lines, "matmul_tflops": rate_of(place) / 1e12, "model": config_to_json(checkpoint.model),
+        "random": model is None, "record": provenance.record(place, plan=plan),
+    }  # fmt: skip
+    columns: Columns = {
+        "": lambda row: row["name"],
+        "batch": lambda row: str(row["batch"]),
+        "steps": lambda row: str(row["steps"]),
+        "ms / step": lambda row: f"{row['ms_per_step']:.2f}",
+        "rounds / step": lambda row: "" if row["rounds"] is None else f"{row['rounds']:.2f}",
+        "x no head": lambda row: "" if row["over_without"] is None else f"{row['over_without']:.2f}",
+        "ms / text": lambda row: f"{row['ms_per_text']:.1f}",
+        "peak GiB": gib,
+    }
+    show(result, json, f"Chain on {result['record']['device']}", columns, _words(result))
+    return result
+
+
+def _random(preset: Preset) -> Checkpoint:
+    """A model and a head of random weights."""
+    checkpoint = Checkpoint(random_model(preset))
+    head = new_head(checkpoint, preset, 0, {})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        nn.init.normal_(head.out.weight, std=STRENGTH)
+    return dataclasses.replace(checkpoint, step_law=Chain(_still(head)))
+
+
+def _still(head: ChainHead) -> ChainHead:
+    return head.eval().requires_grad_(False)
+
+
+def _steps(checkpoint: Checkpoint, ready: Ready, plan: str, N: int, B: int, repeats: int) -> list[Row]:
+    """A batch of B texts in N steps: without the head, and with it by either noise."""
+    chained = checkpoint.step_law
+    assert isinstance(chained, Chain)
+    noises: tuple[Literal["gumbel", "uniform"], ...] = ("gumbel", "uniform")
+    laws: dict[str, StepLaw] = {"no head": Factorised()}
+    laws |= {f"head, {noise}": dataclasses.replace(chained, noise=noise) for noise in noises}
+    rows: list[Row] = []
+    for name, law in laws.items():
+        one = dataclasses.replace(checkpoint, step_law=law)
+        run = start_run(one, ready, plan=plan, grid=make_grid("rank", N))
+        work = partial(run.batch, list(range(B)), torch.full((B, checkpoint.model.length), -1))
+        texts = work()  # the noise is fixed: every repeat takes as many rounds
+        steps, rounds = sum(text.nfe for text in texts), [text.rounds for text in texts if text.rounds is not None]
+        timing = measure(work, ready.device, repeats=repeats)
+        rows.append({
+            "name": name, "batch": B, "steps": N, "ms_per_step": timing.seconds / N * 1e3,
+            "rounds": sum(rounds) / steps if rounds else None, "most_rounds": max(rounds, default=None),
+            "over_without": timing.seconds / rows[0]["seconds"] if rows else None, "seconds": timing.seconds,
+            "ms_per_text": timing.seconds / B * 1e3, "spread": timing.spread, "peak_gib": timing.peak_gib,
+        })  # fmt: skip
+    return rows
+
+
+def _rivals(checkpoint: Checkpoint, place: torch.device, batches: list[int]) -> list[Row]:
+    """The causal model of the same shape with random weights: a text a token at a time."""
+    family, config = family_of(checkpoint.model), dataclasses.replace(checkpoint.model.config, causal=True)  # type: ignore[attr-defined]
+    dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
+    network = family.causal_copy(family.build(config).eval(), dtype, place)
+    L, rows = config.length, []
+    for B in batches:
+        read = family.reader(network, B)
+        for _ in range(3):
+            read(torch.zeros(B, dtype=torch.int64, device=place))
+        work = partial(draw_texts, family, network, 0, list(range(B)), Law(), 0, place)
+        timing = measure(work, place, repeats=1, warmup=0)
+        rows.append({
+            "name": "causal, cached", "batch": B, "steps": L, "ms_per_step": timing.seconds / L * 1e3, "rounds": None,
+            "most_rounds": None, "over_without": None, "seconds": timing.seconds,
+            "ms_per_text": timing.seconds / B * 1e3, "spread": timing.spread, "peak_gib": timing.peak_gib,
+        })  # fmt: skip
+    return rows
+
+
+def _words(result: Row) -> list[str]:
+    """What the head costs, and how its speed compares with that of the causal model at the same batch."""
+    rivals = {row["batch"]: row["seconds"] for row in result["lines"] if row["name"].startswith("causal")}
+    words = []
+    for row in result["lines"]:
+        if not row["name"].startswith("head, gumbel"):
+            continue
+        said = f"batch {row['batch']}, {row['steps']} steps: {row['over_without']:.2f}x the step without the head"
+        if row["batch"] in rivals:
+            said += f", {rivals[row['batch']] / row['seconds']:.1f}x the speed of the causal model"
+        words.append(said)
+    if result["random"]:
+        words.append("random weights: a trained head needs another number of rounds (--model RUN)")
+    return words
