@@ -171,8 +171,8 @@ def test_the_teacher_is_a_frozen_copy(random_dit, text):
 
 def test_a_student_is_trained_as_the_readme_says(write_corpus, tmp_path):
     """Training teacher.model itself moves the student and not the teacher."""
-    walk = np.cumsum(np.random.default_rng(0).integers(0, 3, 600)) % 5
-    corpus = write_corpus(tmp_path / "corpus", walk[:400], walk[400:], 6)
+    path = np.cumsum(np.random.default_rng(0).integers(0, 3, 600)) % 5
+    corpus = write_corpus(tmp_path / "corpus", path[:400], path[400:], 6)
     teacher = unmask.Checkpoint(DiT(7, 12, hidden=16, cond=8, blocks=1, heads=2), Masked(Cosine()))
     objective = unmask.MCD(teacher)
     weights = copy.deepcopy(teacher.model.state_dict())

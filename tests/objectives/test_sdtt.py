@@ -70,7 +70,7 @@ class Bent:
 
 
 def expected_loss(oracle: Enumerated, log_p_LV: Tensor, z: list[int], step: int, k: int) -> Tensor:
-    """The mean loss of every position over all ways the teacher's steps can go from view z, by enumeration.
+    """The mean loss of every position over all paths of the teacher's steps from view z, by enumeration.
 
     In the last k steps of the way to clean, a masked position is revealed in step j with probability 1/(k - j + 1).
     """

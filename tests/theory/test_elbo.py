@@ -145,8 +145,8 @@ def chain(write_corpus, tmp_path_factory):
     jump = rng.random(120_000) < 0.2  # with probability 0.2 anywhere, else stay
     tokens = rng.integers(0, V, 120_000)
     last = np.maximum.accumulate(np.where(jump, np.arange(120_000), 0))
-    walk = tokens[last]
-    return write_corpus(tmp_path_factory.mktemp("chain") / "corpus", walk[:100_000], walk[100_000:], V)
+    path = tokens[last]
+    return write_corpus(tmp_path_factory.mktemp("chain") / "corpus", path[:100_000], path[100_000:], V)
 
 
 def trained(objective, corpus, steps: int) -> DiT:
