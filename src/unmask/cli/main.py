@@ -135,7 +135,7 @@ BENCHES = {
         "unmask.bench.cache:cache", plugins=False,
     ),
     "chain": Verb(
-        "a step with and without a chain's head, and a causal model's: time, rounds",
+        "a step with and without a chain's head, and a causal model's step",
         "unmask.bench.chain:chain", plugins=False, smaller="give smaller --batches or --rivals",
     ),
     "llada": Verb(
