@@ -52,6 +52,9 @@ def test_a_model_with_its_head_is_saved_and_loaded_whole(folder, tmp_path):
     assert identity_of(again) == identity_of(made)
     drawn = [unmask.sample(one, 2, 4, device="cpu").tokens for one in (made, again)]
     assert torch.equal(*drawn)
+    unmask.save(made, tmp_path / "half", dtype=torch.bfloat16)
+    half = unmask.load(tmp_path / "half")
+    assert {weight.dtype for weight in [*half.model.parameters(), *half.step_law.head.parameters()]} == {torch.bfloat16}
     beside = unmask.sample(folder / "base", 2, 4, step_law=tmp_path / "whole", device="cpu")
     assert torch.equal(beside.tokens, drawn[0])
 
@@ -130,3 +133,20 @@ def test_the_command_prints_what_the_head_is_worth(folder, tmp_path, capsys):
     assert "comb in 2 steps: " in said
     assert "iid in 2 steps: " in said
     assert said.count("a plan that it was not trained on") == 1
+
+
+def test_what_is_trained_on_from_a_model_with_a_head_has_none(folder, tmp_path):
+    """The head is for the weights that it was trained beside."""
+    quick = {name: value for name, value in QUICK.items() if name not in ("hidden", "heads", "blocks", "steps")}
+    unmask.train(folder / "corpus", from_=folder / "run", out=tmp_path / "on", steps=1, **quick)
+    unmask.distill(folder / "run", folder / "corpus", out=tmp_path / "student", rounds=1, round_steps=1, samples=2,
+                   sample_steps=2, **quick)  # fmt: skip
+    for name in ("on", "student"):
+        assert isinstance(unmask.load(tmp_path / name).step_law, unmask.Factorised)
+
+
+@pytest.mark.parametrize(("option", "value"), [("process", ["masked"]), ("schedule", ["cosine"]), ("lora", [])])
+def test_options_that_would_change_the_model_are_refused(folder, tmp_path, option, value):
+    with pytest.raises(UserError, match=f"leaves its model as it is: leave out --{option}"):
+        run(["train", "--objective", "chain", "--from", str(folder / "base"), "--data", str(folder / "corpus"),
+             f"--{option}", *value, "--device", "cpu", "--out", str(tmp_path / "run")])  # fmt: skip

@@ -36,25 +36,35 @@ def beside_its_model(adapter: Checkpoint, where: str, load: Callable[[str], Chec
 def with_head(checkpoint: Checkpoint, head: ChainHead, made: Mapping[str, Any], where: str) -> Checkpoint:
     """A model with a head as its step law, if it is the head's own."""
     model, config = checkpoint.model, head.config
-    theirs, mine = (f"{one.vocab_size:,} states, mask {one.mask_id}" for one in (head, model))
-    if theirs != mine:
-        raise UserError(f"{where} is a chain for another vocabulary ({theirs}) than the model's ({mine}): {CURE}")
+    _check_vocabulary(model, head, where)
     found = weights_hash(model)
     if config.base_weights != found:
         wanted, found = (str(digest)[:12] for digest in (config.base_weights, found))
         raise UserError(f"{where} is a chain of another model: of {config.base or 'one without a name'} with weights "
                         f"{wanted}, and these are {found}: {CURE}")  # fmt: skip
-    provenance = {**checkpoint.provenance, "chain": dict(made)}
+    return _together(checkpoint, head, made)
+
+
+def _check_vocabulary(model: Any, head: ChainHead, where: str) -> None:
+    theirs, mine = (f"{one.vocab_size:,} states, mask {one.mask_id}" for one in (head, model))
+    if theirs != mine:
+        raise UserError(f"{where} is a chain for another vocabulary ({theirs}) than the model's ({mine}): {CURE}")
+
+
+def _together(checkpoint: Checkpoint, head: ChainHead, made: Mapping[str, Any]) -> Checkpoint:
     law = Chain(head.eval().requires_grad_(False), dict(made.get("chain", {})))
+    provenance = {**checkpoint.provenance, "chain": dict(made)}
     return dataclasses.replace(checkpoint, step_law=law, provenance=provenance)
 
 
 def with_stored(checkpoint: Checkpoint, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> Any:
-    """A model with the head that lies beside it in its folder."""
+    """A model with the head that lies beside it in its folder: they were written together, maybe in another precision
+    than the weights that the head was trained beside."""
     shape = {field.name: config[field.name] for field in dataclasses.fields(ChainConfig) if field.name in config}
     check_finite(tensors, where)
     with at_most_these(tensors, where):
         head = assemble(family_named("chain"), ChainConfig(**shape), tensors, where)
     assert isinstance(head, ChainHead)
     made = dict(checkpoint.provenance).get("chain", {})
-    return with_head(checkpoint, head, made, where)
+    _check_vocabulary(checkpoint.model, head, where)
+    return _together(checkpoint, head, made)

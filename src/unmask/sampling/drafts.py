@@ -228,7 +228,7 @@ def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move
     table.z_BL.view(-1)[step.flat_M] = drawn.token_M.to(table.z_BL.device)
     table.log_q_BL.view(-1)[at_M] = drawn.log_q_M.to(at_M.device).double()  # no float64 on MPS
     if drawn.rounds_R is not None:
-        table.rounds_B[step.row_M.unique()] += drawn.rounds_R.to(table.rounds_B.device)
+        table.rounds_B[step.row_M.unique_consecutive()] += drawn.rounds_R.to(table.rounds_B.device)
     return Drawn(step, drawn, alike)
 
 

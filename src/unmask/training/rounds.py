@@ -14,6 +14,7 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError, unknown
+from unmask.inference.chain import Chain
 from unmask.inference.step_law import StepLaw
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import Batch, LossOutput
@@ -79,7 +80,8 @@ class Rounds:
 
     @property
     def step_law(self) -> StepLaw | None:
-        return self.method._frozen.step_law if isinstance(self.method, Distillation) else None
+        law = self.method._frozen.step_law if isinstance(self.method, Distillation) else None
+        return None if isinstance(law, Chain) else law  # a head is for the weights that it was trained beside
 
     @property
     def process(self) -> Process:

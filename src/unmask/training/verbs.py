@@ -101,6 +101,9 @@ def train(
     corpora = _opened(data)
     shape: dict[str, Any] = {"hidden": hidden, "blocks": blocks, "heads": heads, "cond": cond, "dropout": dropout}
     if objective == "chain":
+        beside = {"process": process, "schedule": schedule, "lora": adapter.lora or None}
+        if clash := [name for name, value in beside.items() if value is not None]:
+            raise UserError(f"a chain leaves its model as it is: leave out --{clash[0]}")
         return _chain(from_, corpora, trainer, length, wrap, weights, plan, plan_steps, family or preset,
                       {**shape, **(set_ or {})})  # fmt: skip
     if from_ is not None:
