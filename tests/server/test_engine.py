@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import queue
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,12 +15,14 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law
+from unmask.inference.chain import Chain
 from unmask.models.dit.folded import FoldedDiT
 from unmask.plans.plan import make_plan
 from unmask.sampling.drafts import How
 from unmask.sampling.verbs import plan_and_grid
 from unmask.server.engine import Engine, Failed, Finished, Refused, Stepped, Task
 from unmask.server.limits import Limits
+from unmask.training.chain import new_head
 
 PLANS = ["golden", "iid", "left_to_right", "confidence", "entropy", "stride", "blocks"]
 
@@ -107,6 +109,26 @@ def test_two_hundred_mixed_texts_together_are_those_alone(engine, checkpoint):
     assert engine.counts.rows == steps
     assert engine.counts.finished == 200
     assert not engine.live
+
+
+def test_a_chain_writes_the_same_in_company(checkpoint):
+    """Its head goes over the slots of each text by itself, whatever stands beside it."""
+    head = new_head(checkpoint, "tiny", 0, {"hidden": 16, "heads": 2, "blocks": 1})
+    with torch.no_grad():
+        head.out.weight.normal_(std=2.0, generator=stream(0, "chained"))
+    chained = replace(checkpoint, step_law=Chain(head.eval()))
+    engine = Engine(chained, "tiny", torch.device("cpu"))
+    engine.start()
+    many, inbox = [mixed(number) for number in range(400, 430)], Inbox()
+    for number, asked in enumerate(many):
+        engine.submit(asked.task(chained), inbox.sink(number))
+    done, _ = inbox.until_done(len(many))
+    engine.stop()
+    for number, asked in enumerate(many):
+        tokens, log_q = asked.alone(chained)
+        assert done[number].tokens == tokens, asked
+        assert done[number].log_q == pytest.approx(log_q, abs=1e-4)
+    assert any(done[number].tokens != asked.alone(checkpoint)[0] for number, asked in enumerate(many))
 
 
 def test_texts_of_different_length_share_a_forward_with_the_features_that_each_has_alone(checkpoint):
