@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from unmask.data.tokenizer import Tokenizer
 
 torch.set_num_threads(1)
-pytest_plugins = ("tests.scene",)  # a judge with hand-made logits, tiny networks, a cache of its own for every test
+# a judge with hand-made logits, tiny networks, a cache of its own for every test; the pages in a browser
+pytest_plugins = ("tests.scene", "tests.pages")
 
 
 def write_shards(folder: Path, splits: dict[str, list[np.ndarray]], tokenizer: Tokenizer) -> Path:

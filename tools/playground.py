@@ -11,6 +11,7 @@ import argparse
 import base64
 import hashlib
 import io
+import json
 import shutil
 import subprocess
 import tarfile
@@ -27,7 +28,8 @@ SITE = ROOT / "docs" / "playground" / "site"
 PAGE = ROOT / "src" / "unmask" / "server" / "page"
 PACKAGE = "onnxruntime-web@1.22.0"
 INTEGRITY = "sha512-Ud/+EBo6mhuaQWt/OjaOk0iNWjXqJoeeMFr6xQEERZdIZH2OWpGzuujz7lfuOBjUa6TEE/sc4nb7Da5dNL34fg=="
-RUNTIME = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm")
+WEBASSEMBLY = "ort-wasm-simd-threaded.wasm"
+RUNTIME = ("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", WEBASSEMBLY)
 MODEL = "pocket"
 MOST = 30 * 10**6  # bytes of the whole folder
 
@@ -60,6 +62,16 @@ def unpack(archive: bytes, folder: Path) -> None:
             (folder / name).write_bytes(inside.read())
 
 
+def write_sizes(folder: Path) -> None:
+    """What the page has to load before it can write, by name and size: a host may pack what it sends."""
+    loaded = [
+        folder / WEBASSEMBLY,
+        *(path for path in (folder / "model").iterdir() if path.suffix in (".onnx", ".json")),
+    ]
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(loaded)}
+    (folder / "files.json").write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+
+
 def build(target: Path) -> int:
     """The whole folder; its size in bytes."""
     with fresh_folder(target) as fresh:
@@ -69,6 +81,7 @@ def build(target: Path) -> int:
                 if path.is_file() and path.name != "remote.js":
                     shutil.copyfile(path, fresh / path.name)
         unmask.export(MODEL, onnx=fresh / "model", storage="fp16")
+        write_sizes(fresh)
         shutil.copyfile(ROOT / "src" / "unmask" / "assets" / MODEL / "README.md", fresh / "model" / "card.txt")
         size = sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
         if size > MOST:

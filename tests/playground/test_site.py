@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.playground.host import PATIENCE, Host
 from tests.playground.node import needs_node, write
-from tests.server.browser import CHROMIUM, PATIENCE, Browser
+from tests.server.browser import Page
 from tools.playground import MOST, unpack
 
 import unmask
@@ -26,6 +23,8 @@ REQUESTS: list[dict[str, Any]] = [
     {"prompt": "It was a dark and", "length": 16, "steps": 5, "seed": 0, "plan": "confidence", "temperature": 0.8},
     {"infill": "The ____ of the______sea.", "steps": 3, "seed": 1, "plan": "comb", "top_p": 0.9},
 ]
+LINK = "#text=Once+upon+a+time&length=32&steps=6&seed=0&plan=golden"  # the first of them
+SHOWN = "[...document.querySelectorAll('.tokens')].map(box => box.textContent.replaceAll('↵', '')).join('')"
 
 
 def test_an_archive_that_is_not_what_it_was_is_refused(tmp_path: Path) -> None:
@@ -52,21 +51,6 @@ def test_onnxruntime_web_writes_what_python_writes(site: Path) -> None:
         assert said["done"]["tokens"] == expected.tokens[0].tolist()
         assert said["done"]["text"] == expected.text[0]
         assert said["done"]["log_prob"] == pytest.approx(float(expected.log_q.sum()), abs=1e-3)
-
-
-@pytest.fixture
-def server(site: Path) -> Iterator[ThreadingHTTPServer]:
-    """The folder behind a server that knows nothing but files."""
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    made = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
-    threading.Thread(target=made.serve_forever, daemon=True).start()
-    yield made
-    made.shutdown()
-    made.server_close()
 
 
 def open_with_worker(page: Any, address: str) -> None:
@@ -106,29 +90,57 @@ def run_in(page: Any, request: dict[str, Any], stop_after: int = 10**6) -> list[
     return page.eval(ask)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
-def test_the_page_writes_in_a_browser_without_a_network(server: ThreadingHTTPServer, tmp_path: Path) -> None:
-    """A text by the form as the page is opened; with the server gone one by the engine; nobody else is asked."""
+def test_the_page_writes_without_a_network(page: Page, host: Host, site: Path) -> None:
+    """A text by the form as the page is opened; with the host gone one by the engine; nobody else is asked."""
     first, second = REQUESTS[0], REQUESTS[2]
-    browser, address = Browser(tmp_path / "profile"), f"http://127.0.0.1:{server.server_port}"
-    try:
-        page = browser.page()
-        open_with_worker(page, f"{address}/#text=Once+upon+a+time&length=32&steps=6&seed=0&plan=golden")
-        shown = "[...document.querySelectorAll('.tokens')].map(box => box.textContent.replaceAll('↵', '')).join('')"
-        page.wait(f"{shown} === {json.dumps(unmask.sample('pocket', **first).text[0])}")
-        assert [message["type"] for message in run_in(page, {"length": 64, "steps": 32}, 2)] == [
-            "start",
-            "step",
-            "AbortError",
-        ]
-        server.shutdown()
-        server.server_close()
-        *_, done = run_in(page, {"model": "pocket", "alternatives": 3, **second})
-        assert done["tokens"] == unmask.sample("pocket", **second).tokens[0].tolist()
-        (error,) = run_in(page, {"model": "pocket", "infill": "no blank"})
-        assert "has no blank" in error["message"]
-        assert {f"{address}/model/body.onnx", f"{address}/ort-wasm-simd-threaded.wasm"} <= set(page.requests)
-        assert all(asked.startswith((address, "data:")) for asked in page.requests), page.requests
-        assert not page.complaints
-    finally:
-        browser.close()
+    open_with_worker(page, f"{host.address}/{LINK}")
+    page.wait(f"{SHOWN} === {json.dumps(unmask.sample('pocket', **first).text[0])}")
+    stopped = run_in(page, {"length": 64, "steps": 32}, 2)
+    assert [message["type"] for message in stopped] == ["start", "step", "AbortError"]
+    host.end()
+    *_, done = run_in(page, {"model": "pocket", "alternatives": 3, **second})
+    assert done["tokens"] == unmask.sample("pocket", **second).tokens[0].tolist()
+    (error,) = run_in(page, {"model": "pocket", "infill": "no blank"})
+    assert "has no blank" in error["message"]
+    assert {f"{host.address}/{name}" for name in json.loads((site / "files.json").read_text())} <= set(page.requests)
+    assert all(asked.startswith((host.address, "data:")) for asked in page.requests), page.requests
+
+
+def test_the_page_says_how_much_of_the_model_is_there(page: Page, host: Host, site: Path) -> None:
+    """Until it can write; then the line is gone and the text is there."""
+    sizes = json.loads((site / "files.json").read_text())
+    assert {name: (site / name).stat().st_size for name in sizes} == sizes
+    host.late = "/model/body.onnx"
+    page.open(f"{host.address}/{LINK}")
+    total, there = sum(sizes.values()), sum(sizes.values()) - sizes["model/body.onnx"]
+    line = f"Loading the model: {there // 10**6} of {round(total / 1e6)} MB"
+    page.wait(
+        f"document.querySelector('#wait').checkVisibility() && document.querySelector('#wait').textContent === '{line}'"
+    )
+    assert page.eval("document.querySelectorAll('.tokens span').length") == 0
+    host.go_on.set()
+    page.wait(f"{SHOWN} === {json.dumps(unmask.sample('pocket', **REQUESTS[0]).text[0])}")
+    assert page.eval("document.querySelector('#wait').hidden && document.querySelector('#player').checkVisibility()")
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("/model/head.onnx", "The model cannot be loaded (model/head.onnx: 404). Reload the page to try again."),
+        ("/ort-wasm-simd-threaded.mjs", "The model cannot be loaded (no available backend found."),
+        ("/ort.wasm.min.mjs", "The model cannot be started in this browser. Reload the page to try again."),
+    ],
+)
+def test_a_model_that_cannot_be_loaded_is_one_line(page: Page, host: Host, missing: str, said: str) -> None:
+    """Each time that a text is asked for, until the page is loaded again."""
+    host.missing, line = missing, "document.querySelector('#error').textContent"
+    page.open(f"{host.address}/{LINK}")
+    for _ in range(2):
+        page.wait(f"{line}.startsWith({json.dumps(said)}) && !{line}.includes('\\n')")
+        assert page.eval("document.querySelector('#wait').hidden && document.querySelector('#player').hidden")
+        page.eval(f"{line.removesuffix('.textContent')}.textContent = ''")
+        page.click("#write")
+    host.missing = ""
+    page.call("Page.reload")
+    page.wait(f"{SHOWN} === {json.dumps(unmask.sample('pocket', **REQUESTS[0]).text[0])}")
+    page.complaints.clear()  # the browser's own note of what is missing

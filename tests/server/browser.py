@@ -147,10 +147,11 @@ class Page:
         return value
 
     def _at(self, selector: str) -> dict[str, float]:
-        """The middle of an element's first line, scrolled into view."""
+        """The middle of an element's first line, scrolled into view; what the scrolling sets off is over."""
         found = self.eval(
-            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); if (!one) return null;"
-            "one.scrollIntoView({ block: 'center', behavior: 'instant' }); const box = one.getClientRects()[0];"
+            f"(async () => {{ const one = document.querySelector({json.dumps(selector)}); if (!one) return null;"
+            "one.scrollIntoView({ block: 'center', behavior: 'instant' });"
+            "await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))); const box = one.getClientRects()[0];"
             "return { x: box.x + box.width / 2, y: box.y + box.height / 2 }; })()"
         )
         assert found, f"nothing matches {selector}"

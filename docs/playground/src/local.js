@@ -4,13 +4,19 @@ import { PLANS, USUAL } from "./plans.js";
 
 const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
 const listeners = new Map(); // by the number of a text
-let count = 0;
-worker.addEventListener("message", ({ data: { number, message } }) => listeners.get(number)?.(message));
+const FAILED = { type: "error", message: "The model cannot be started in this browser. Reload the page to try again." };
+let count = 0, isBroken = false, tellPage = () => {};
+worker.addEventListener("message", ({ data: { number, message, progress } }) => {
+  if (progress === undefined) listeners.get(number)?.(message);
+  else tellPage(progress);
+});
 worker.addEventListener("error", () => {
-  for (const listen of listeners.values()) listen({ type: "error", message: "This browser cannot run the model." });
+  isBroken = true;
+  for (const listen of listeners.values()) listen(FAILED);
 });
 
-export async function models() {
+export async function models(tell) {
+  tellPage = tell;
   const about = await (await fetch(new URL("model/model.json", import.meta.url))).json();
   const { name, length, process, parameters } = about;
   const plans = Object.keys(PLANS).sort((a, b) => (b === USUAL.plan) - (a === USUAL.plan)); // the usual one first
@@ -28,7 +34,8 @@ export async function* run(request, signal) {
   const stop = () => come(null);
   listeners.set(number, come);
   signal?.addEventListener("abort", stop);
-  worker.postMessage({ number, request });
+  if (isBroken) come(FAILED);
+  else worker.postMessage({ number, request });
   let isOver = false;
   try {
     while (!isOver) {

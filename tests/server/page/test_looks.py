@@ -42,11 +42,11 @@ def test_a_text_is_shown_as_text(page, played) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_light_and_dark_wide_and_narrow(page, played, width: int, scheme: str) -> None:
+def test_light_and_dark_wide_and_narrow(page, either, width: int, scheme: str) -> None:
     """Nothing overflows, words can be read, and the button turns one into the other and is remembered."""
     page.resize(width, 844)
     page.media(prefers_color_scheme=scheme, prefers_reduced_motion="reduce")
-    open_at(page, played, f"{CLASSIC}&model2=pocket&plan2=iid&steps2=6")
+    open_at(page, either, f"{CLASSIC}&model2=pocket&plan2=iid&steps2=6")
     page.click(".tokens .drawn")
     assert page.eval("document.documentElement.scrollWidth") == width
     outside = (

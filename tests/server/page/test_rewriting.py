@@ -1,4 +1,4 @@
-"""Looking at tokens and having words written again, with the mouse and without."""
+"""Looking at tokens and having words written again, with the mouse and without; `either` is each of the two pages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import unmask
 
 
 @pytest.mark.parametrize("way", ["mouse", "keyboard"])
-def test_a_token_shows_its_probability_and_its_runners_up(page, played, way: str) -> None:
-    open_at(page, played)
+def test_a_token_shows_its_probability_and_its_runners_up(page, either, way: str) -> None:
+    open_at(page, either)
     if way == "mouse":
         page.hover(".tokens .drawn")
     else:
@@ -44,8 +44,8 @@ def test_the_probability_is_that_of_the_law(page, played) -> None:
         assert float(shown.strip("<% ")) == pytest.approx(100 * probability, abs=0.51)
 
 
-def test_chosen_words_are_rewritten_and_the_rest_stands(page, played) -> None:
-    open_at(page, played)
+def test_chosen_words_are_rewritten_and_the_rest_stands(page, either) -> None:
+    open_at(page, either)
     before, given = token_texts(page), page.eval(STATES).count("given")
     page.click(".tokens .drawn:nth-of-type(12)")
     page.click(".tokens .drawn:nth-of-type(30)")
@@ -78,9 +78,9 @@ def test_a_word_is_all_its_tokens_and_keep_lets_it_stand(page, played) -> None:
     assert page.eval("document.querySelectorAll('.tokens .chosen').length") == 0
 
 
-def test_an_earlier_step_can_be_written_on_in_another_way(page, played) -> None:
+def test_an_earlier_step_can_be_written_on_in_another_way(page, either) -> None:
     """What stands at that step stays but for the chosen word; the blanks are filled anew."""
-    open_at(page, played)
+    open_at(page, either)
     go_to(page, 3)
     states, before = page.eval(STATES), token_texts(page)
     page.click(".tokens .drawn")

@@ -1,4 +1,4 @@
-"""Writing, comparing and sharing on the page of `unmask play`, in a real browser."""
+"""Writing, comparing and sharing in a real browser, on the page of `unmask play`; `either` is each of the two pages."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_type_run_and_see_what_python_writes(page, played) -> None:
     assert shown == pytest.approx(float(same.log_q.sum()), abs=0.06)
 
 
-def test_blanks_are_filled_and_enter_writes(page, played) -> None:
-    open_at(page, played)
+def test_blanks_are_filled_and_enter_writes(page, either) -> None:
+    open_at(page, either)
     page.type("#text", "Once upon a ____ there was")
     assert page.eval("document.querySelector('#length').disabled"), "a text with blanks has its own length"
     page.press("Enter")
@@ -44,9 +44,9 @@ def test_blanks_are_filled_and_enter_writes(page, played) -> None:
     assert text == same.text[0]
 
 
-def test_words_appear_step_by_step_in_the_colour_of_their_step(page, played) -> None:
+def test_words_appear_step_by_step_in_the_colour_of_their_step(page, either) -> None:
     """Nothing is hidden at the end, all but the prompt at the beginning; a later step has another hue."""
-    open_at(page, played)
+    open_at(page, either)
     hidden, hues = [], set()
     for step in range(7):
         go_to(page, step)
@@ -92,8 +92,8 @@ def test_stop_leaves_the_server_free_and_the_page_alive(page, played) -> None:
     page.wait("document.querySelector('#count').textContent === '2 / 2'")
 
 
-def test_two_plans_side_by_side_from_the_same_noise(page, played) -> None:
-    open_at(page, played)
+def test_two_plans_side_by_side_from_the_same_noise(page, either) -> None:
+    open_at(page, either)
     page.click("#compare")
     page.choose("#side-b [name=plan]", "iid")
     page.type("#side-b [name=steps]", "3")
@@ -123,8 +123,8 @@ def test_two_models_side_by_side(page, played) -> None:
     assert texts(page)[1] == same.text[0]
 
 
-def test_a_link_carries_the_settings_and_nothing_else_does(page, played, browser) -> None:
-    open_at(page, played)
+def test_a_link_carries_the_settings_and_nothing_else_does(page, either, browser) -> None:
+    open_at(page, either)
     page.type("#text", "A café & a = ____ 100% #1")
     page.type("#temperature", "0.8")
     page.choose("#side-a [name=plan]", "left_to_right")

@@ -7,8 +7,8 @@ import { Player } from "./player.js";
 import * as settings from "./settings.js";
 import "./theme.js";
 
-const [form, error, write, panesBox, said, share, compare] =
-  ["form", "error", "write", "panes", "said", "share", "compare"].map(id => document.getElementById(id));
+const [form, error, wait, write, panesBox, said, share, compare] =
+  ["form", "error", "wait", "write", "panes", "said", "share", "compare"].map(id => document.getElementById(id));
 const GRACE = 350; // milliseconds: a text that is done by then appears with every word at its place
 
 const player = new Player();
@@ -78,8 +78,8 @@ async function attempt(work) {
   } catch (fault) {
     if (running !== mine) return;
     if (fault.name !== "AbortError") complain(fault.message);
-    player.stop();
     panes.forEach(pane => pane.giveUp());
+    player.giveUp();
   } finally {
     if (running === mine) {
       running = null;
@@ -95,8 +95,12 @@ function busy(isBusy) {
 
 // One line, or none.
 function complain(message) {
-  error.textContent = message;
-  error.hidden = !message;
+  sayIn(error, message);
+}
+
+function sayIn(line, message) {
+  line.textContent = message;
+  line.hidden = !message;
 }
 
 // --- the form and the header ----------------------------------------------------------------------------------------
@@ -144,7 +148,7 @@ function follow(fragment) {
 addEventListener("hashchange", () => follow(location.hash.slice(1)));
 
 try {
-  settings.offer(await models());
+  settings.offer(await models(message => sayIn(wait, message)));
   follow(location.hash.slice(1));
 } catch (fault) {
   complain(fault.message);

@@ -126,8 +126,9 @@ export class Pane {
     this.#offer();
   }
 
-  // A rewriting that did not come to its end leaves the text as it was.
+  // A rewriting that did not come to its end leaves the text as it was; what did not begin has no title.
   giveUp() {
+    if (!this.film) this.title.textContent = "";
     if (this.film?.past && !this.isWhole) this.#undo();
   }
 

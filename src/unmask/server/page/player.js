@@ -47,6 +47,11 @@ export class Player {
     this.#draw();
   }
 
+  giveUp() {
+    this.stop();
+    bar.hidden = !this.films.length;
+  }
+
   hold() {
     this.isHeld = true;
     this.stop();
