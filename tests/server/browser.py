@@ -151,8 +151,8 @@ class Page:
         found = self.eval(
             f"(async () => {{ const one = document.querySelector({json.dumps(selector)}); if (!one) return null;"
             "one.scrollIntoView({ block: 'center', behavior: 'instant' });"
-            "await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done))); const box = one.getClientRects()[0];"
-            "return { x: box.x + box.width / 2, y: box.y + box.height / 2 }; })()"
+            "await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));"
+            "const box = one.getClientRects()[0]; return { x: box.x + box.width / 2, y: box.y + box.height / 2 }; })()"
         )
         assert found, f"nothing matches {selector}"
         return found
