@@ -93,7 +93,8 @@ def test_stop_leaves_the_server_free_and_the_page_alive(page, played) -> None:
 
 
 def test_two_plans_side_by_side_from_the_same_noise(page, either) -> None:
-    open_at(page, either)
+    """Texts whose tokens stay the same when noise of 1e-4 moves every logit, more than another runtime does."""
+    open_at(page, either, "#text=Once+upon+a+time&length=32&steps=6&seed=1")
     page.click("#compare")
     page.choose("#side-b [name=plan]", "iid")
     page.type("#side-b [name=steps]", "3")
@@ -102,7 +103,7 @@ def test_two_plans_side_by_side_from_the_same_noise(page, either) -> None:
         "document.querySelectorAll('.numbers').length === 2 && document.querySelectorAll('.numbers')[1].textContent"
     )
     page.wait(OVER)
-    wanted = {"prompt": "Once upon a time", "length": 48, "seed": 3, "device": "cpu"}
+    wanted = {"prompt": "Once upon a time", "length": 32, "seed": 1, "device": "cpu"}
     sides = [unmask.sample("pocket", 1, steps, plan=plan, **wanted) for plan, steps in (("golden", 6), ("iid", 3))]
     assert texts(page) == [side.text[0] for side in sides]
     assert [re.match(r"(\d+) forwards · \d+\.\d\d s", one)[1] for one in numbers(page)] == ["6", "3"]
