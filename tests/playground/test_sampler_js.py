@@ -15,7 +15,7 @@ import unmask
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.streams import stream
 from unmask.data.tokenizer import Tokenizer
-from unmask.sampling.verbs import PLAN
+from unmask.plans.plan import USUAL
 
 pytestmark = needs_node
 LENGTH, CONTEXTS = 80, 97
@@ -91,7 +91,7 @@ def test_where_nobody_says(both: tuple[Checkpoint, dict[str, Any]]) -> None:
     """Plan, steps and length; temperature 0; a temperature so high that all is noise."""
     agree(both, [{"seed": 1}, {"seed": 1, "temperature": 0.0, "plan": "confidence"}, {"seed": 2, "temperature": 5.0}])
     (said,) = write([{"seed": 1}], **both[1])
-    assert said["start"]["plan"] == PLAN
+    assert said["start"]["plan"] == USUAL
 
 
 def test_every_plan_of_the_page_is_tested() -> None:

@@ -41,7 +41,7 @@ def test_drafts_tell_a_text_step_by_step(address, checkpoint):
     assert [one["type"] for one in said] == ["start", "step", "step", "step", "step", "done"]
     start, *steps, done = said
     assert start["given"] == [True, True, *[False] * 18]
-    assert (start["texts"][:3], start["steps"], start["plan"], start["length"]) == (["a", "b", None], 4, "golden", 20)
+    assert (start["texts"][:3], start["steps"], start["plan"], start["length"]) == (["a", "b", None], 4, "comb", 20)
     written = unmask.sample(checkpoint, 3, 4, prompt="ab", length=20, seed=9, device="cpu")
     assert done["tokens"] == written.tokens[2].tolist()
     assert done["text"] == written.text[2]

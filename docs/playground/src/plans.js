@@ -25,7 +25,7 @@ export const PLANS = {
   entropy: adaptive(leastEntropy),
   blocks,
 };
-export const USUAL = { plan: "golden", steps: 32 }; // where nobody says
+export const USUAL = { plan: "comb", steps: 32 }; // where nobody says
 
 // --- plans that know everything beforehand --------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from unmask.core.errors import UserError, unknown
 from unmask.models.family import plain
-from unmask.plans.plan import PLANS
+from unmask.plans.plan import PLANS, USUAL
 from unmask.server.answers import Fault
 from unmask.server.ask import DraftAsked, draft_task, tokenizer_of
 from unmask.server.drafts import stream_drafts
@@ -149,7 +149,7 @@ def _about(name: str, engine: Engine, created: int) -> dict[str, Any]:
     parameters = sum(value.numel() for value in model.parameters()) if isinstance(model, nn.Module) else None
     about = {
         "length": checkpoint.model.length, "process": checkpoint.process.name,
-        "plans": sorted(PLANS) if by_plan else [], "parameters": parameters,
+        "plans": sorted(PLANS, key=lambda plan: (plan != USUAL, plan)) if by_plan else [], "parameters": parameters,
     }  # fmt: skip
     return {"id": name, "object": "model", "created": created, "owned_by": "unmask", "unmask": about}
 

@@ -6,7 +6,7 @@ DONE = "document.querySelector('#play')?.getAttribute('aria-label') === 'Play ag
 OVER = f"{DONE} && !document.body.classList.contains('busy')"
 TEXT = "[...document.querySelectorAll('{box} .tokens')].map(box => box.textContent.replaceAll('↵', ''))"
 STATES = "[...document.querySelectorAll('.tokens span')].map(word => word.classList[0])"
-CLASSIC = "#text=Once+upon+a+time&length=48&steps=6&seed=3"
+CLASSIC = "#text=Once+upon+a+time&length=48&steps=6&seed=3&plan=golden"
 
 
 def open_at(page, played, fragment: str = CLASSIC) -> None:

@@ -40,7 +40,7 @@ def test_blanks_are_filled_and_enter_writes(page, either) -> None:
     states = page.eval(STATES)
     assert states.count("drawn") == 4
     assert set(states) == {"drawn", "given"}
-    same = unmask.sample("pocket", 1, 6, infill="Once upon a ____ there was", seed=3, device="cpu")
+    same = unmask.sample("pocket", 1, 6, infill="Once upon a ____ there was", seed=3, plan="golden", device="cpu")
     assert text == same.text[0]
 
 
@@ -94,7 +94,7 @@ def test_stop_leaves_the_server_free_and_the_page_alive(page, played) -> None:
 
 def test_two_plans_side_by_side_from_the_same_noise(page, either) -> None:
     """Texts whose tokens stay the same when noise of 1e-4 moves every logit, more than another runtime does."""
-    open_at(page, either, "#text=Once+upon+a+time&length=32&steps=6&seed=1")
+    open_at(page, either, "#text=Once+upon+a+time&length=32&steps=6&seed=1&plan=golden")
     page.click("#compare")
     page.choose("#side-b [name=plan]", "iid")
     page.type("#side-b [name=steps]", "3")

@@ -23,10 +23,10 @@ export function offer(models) {
 
 function fit(side) {
   const { plans } = known.find(({ id }) => id === of(side, "model").value);
-  const list = of(side, "plan"), before = list.value || "golden";
+  const list = of(side, "plan"), before = list.value;
   list.replaceChildren(...plans.map(name => new Option(name)));
   list.disabled = !plans.length; // a process that draws every position at every step has none
-  if (plans.includes(before)) list.value = before;
+  if (plans.includes(before)) list.value = before; // else the first, which is the usual one
   fitLength();
 }
 
