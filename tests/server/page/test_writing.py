@@ -120,7 +120,7 @@ def test_two_models_side_by_side(page, played) -> None:
     open_at(page, played, f"{CLASSIC}&model2=pocket-mcd&plan2=golden&steps2=4")
     titles = page.eval("[...document.querySelectorAll('h2')].map(one => one.textContent)")
     assert titles == ["pocket · golden · 6 steps", "pocket-mcd · golden · 4 steps"]
-    same = unmask.sample("pocket-mcd", 1, 4, prompt="Once upon a time", length=48, seed=3, device="cpu")
+    same = unmask.sample("pocket-mcd", 1, 4, plan="golden", prompt="Once upon a time", length=48, seed=3, device="cpu")
     assert texts(page)[1] == same.text[0]
 
 
