@@ -14,6 +14,7 @@ from unmask.data.tokenizer import Tokenizer
 from unmask.models.family import trainable
 from unmask.models.lora import base_of, config_of, is_idle, merged
 from unmask.objectives.distil.teacher import Teacher
+from unmask.objectives.registry import METHODS
 
 SIZE = 20
 QUICK = {
@@ -157,7 +158,7 @@ def test_it_is_distilled(method, base, corpus, tmp_path):
     assert torch.equal(second(ids), student.model(ids))
 
 
-def test_the_teacher_is_the_same_weights_with_the_adapter_off(base, corpus):
+def test_the_teacher_is_the_same_weights_with_the_adapter_off(base, corpus, monkeypatch):
     """What distillation really shares: every weight of the first teacher is the student's own tensor."""
     seen = []
 
@@ -168,7 +169,7 @@ def test_the_teacher_is_the_same_weights_with_the_adapter_off(base, corpus):
             seen.append((theirs - frozen, base_of(self.teacher.model), len(theirs)))
             return super().__call__(student, batch, step=step, generator=generator)
 
-    unmask.register_objective("watched", Watched)
+    monkeypatch.setitem(METHODS, "watched", Watched)  # known while this test runs
     unmask.distill(base, corpus, method="watched", rounds=2, round_steps=2, delta=0.25, **LORA, **QUICK)
     (first, off, count), (second, on, _) = seen[0], seen[-1]
     assert off is None

@@ -104,9 +104,10 @@ def _download(name: str, package: Package, folder: Path) -> None:
 
 def _size(folder: Path) -> int:
     total = 0
-    for item in folder.rglob("*"):
-        with suppress(OSError):  # pip moves its files while we look
-            total += item.stat().st_size if item.is_file() else 0
+    for home, _, names in os.walk(folder):  # pip moves files and folders while we look
+        for name in names:
+            with suppress(OSError):
+                total += os.path.getsize(os.path.join(home, name))
     return total
 
 
