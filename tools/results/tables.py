@@ -398,19 +398,7 @@ def teacher_again(runs: Runs) -> Table:
 TABLES: dict[str, Callable[[Runs], Table]] = {
     table.__name__.replace("_", "-"): table
     for table in (
-        lost,
-        plans,
-        plans_verse,
-        plans_code,
-        orders,
-        copying,
-        drift,
-        few_steps,
-        grids,
-        finetuned,
-        rounds,
-        ablation,
-        teacher,
-        teacher_again,
+        lost, plans, plans_verse, plans_code, orders, copying, drift, few_steps, grids, finetuned, rounds, ablation,
+        teacher, teacher_again,
     )
-}
+}  # fmt: skip
