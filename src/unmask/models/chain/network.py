@@ -11,6 +11,7 @@ A attention heads, F = H / A.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.core.errors import UserError, unknown
-from unmask.models.dit.layers import LAYER_NORM_EPS, attend, inverse_frequencies
+from unmask.models.dit.layers import LAYER_NORM_EPS, inverse_frequencies
 
 ORDERS = ("left_to_right", "plan", "confidence")
 NEAR = 8  # distances up to here are distinct, further ones by halves of an octave
@@ -100,14 +101,24 @@ class ChainBlock(nn.Module):
         qkv_RSH = self.qkv(_norm(self.attention_norm, x_RSH, dtype))
         q, k, v = qkv_RSH.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         q, k = turned(q, cos_R1SF, sin_R1SF), turned(k, cos_R1SF, sin_R1SF)
-        x_RSH = x_RSH + self.attention_out(attend(q, k, v, causal=True).transpose(1, 2).flatten(2))
+        mixed_RASF = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # cuDNN would plan anew for every shape
+        x_RSH = x_RSH + self.attention_out(mixed_RASF.transpose(1, 2).flatten(2))
         return x_RSH + self.mlp_out(F.gelu(self.mlp_in(_norm(self.mlp_norm, x_RSH, dtype)), approximate="tanh"))
 
 
-def _edges() -> Tensor:
+# kept on the device: a copy from the host would wait there for all that was queued before
+@lru_cache
+@torch.inference_mode(False)
+def _edges(device: torch.device | None = None) -> Tensor:
     """Where a bucket of distances ends and the next begins: 1 .. NEAR, then two an octave, up to 2,048."""
     far = NEAR * 2 ** (torch.arange(1, 17, dtype=torch.float64) / 2)
-    return torch.cat([torch.arange(1, NEAR + 1, dtype=torch.float64), far])
+    return torch.cat([torch.arange(1, NEAR + 1, dtype=torch.float64), far]).to(device)
+
+
+@lru_cache
+@torch.inference_mode(False)
+def _frequencies(head_size: int, device: torch.device) -> Tensor:
+    return inverse_frequencies(head_size).to(device)
 
 
 class ChainHead(nn.Module):
@@ -150,7 +161,7 @@ class ChainHead(nn.Module):
             before_RSH = before_RSH + self.token(_norm(self.token_norm, vector_RSE[:, :-1], dtype))
         start_R1H = self.start.to(before_RSH.dtype).expand(len(h_RSD), 1, -1)
         x_RSH = (self.here(here_RSD) + torch.cat([start_R1H, before_RSH], dim=1)).to(wide)
-        frequency_F = inverse_frequencies(self.config.hidden // self.config.heads).to(x_RSH.device)
+        frequency_F = _frequencies(self.config.hidden // self.config.heads, x_RSH.device)
         angle_R1SF = (position_RS[:, None, :, None].double() * frequency_F).repeat(1, 1, 1, 2)
         cos_R1SF, sin_R1SF = angle_R1SF.cos().to(wide), angle_R1SF.sin().to(wide)
         for block in self.blocks:
@@ -160,7 +171,7 @@ class ChainHead(nn.Module):
     def _distance(self, position_RS: Tensor) -> Tensor:
         """A vector for how far each slot but the first is from the slot before, and on which side."""
         gap = position_RS[:, 1:] - position_RS[:, :-1]
-        edges = _edges().to(gap.device)
+        edges = _edges(gap.device)
         bucket = torch.bucketize(gap.abs().double(), edges, right=True)
         which_RSK = F.one_hot(bucket + (gap < 0) * (len(edges) + 1), len(self.distance))
         return which_RSK.to(self.distance.dtype) @ self.distance  # its backward is a product; that of an index is slow
