@@ -30,12 +30,12 @@ def head(order: str = "left_to_right", born: bool = False, blind: bool = False) 
 
 def sequential(law: Chain, step: Step, uniform_M: torch.Tensor) -> torch.Tensor:
     """Slot after slot: the head over all slots once for each, of which only that slot's law is used."""
-    slots, key_M = law._slots(step), gumbel.keys_of(uniform_M)
-    token_M = torch.zeros(len(key_M), dtype=torch.int64)
-    for s in range(slots.real_RS.shape[1]):
-        wanted_RS = torch.zeros_like(slots.real_RS)
-        wanted_RS[:, s] = slots.real_RS[:, s]
-        which_N, given = law._given(step, slots, wanted_RS, token_M)
+    slotted, key_M = law.beside(step), gumbel.keys_of(uniform_M)
+    token_RS = torch.zeros_like(slotted.position_RS)
+    for s in range(token_RS.shape[1]):
+        wanted_RS = torch.zeros_like(slotted.slots.real_RS)
+        wanted_RS[:, s] = slotted.slots.real_RS[:, s]
+        at_N, which_N, given = slotted.given(wanted_RS, token_RS)
         log_p_NV = given.shaped(torch.arange(len(which_N))).log_softmax(-1)
-        token_M[which_N] = (log_p_NV + gumbel.gumbel(key_M[which_N], log_p_NV.shape[1])).argmax(-1)
-    return token_M
+        token_RS.view(-1)[at_N] = (log_p_NV + gumbel.gumbel(key_M[which_N], log_p_NV.shape[1])).argmax(-1)
+    return slotted.in_order(token_RS)

@@ -115,6 +115,58 @@ def test_the_parallel_draw_is_the_sequential_one(body, order):
     assert longest > 2  # the head's tokens did depend on one another
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("order", ORDERS)
+def test_rounds_in_memory_of_their_own_are_the_same_rounds(body, order, monkeypatch):
+    """The form that a GPU replays as graphs, here run as it is: same tokens, log q and rounds, text by text."""
+    law = Chain(head(order))
+    for seed, shape in enumerate([Law(), Law(top_p=0.8), Law(temperature=0.0)]):
+        step = dataclasses.replace(step_of(body, seed)[0], law=shape)
+        uniform_M = torch.rand(len(step.local_M), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        drawn = law.draw(step, uniform_M)
+        monkeypatch.setattr(step.ready, "graphs", True)
+        again = law.draw(step, uniform_M)
+        monkeypatch.setattr(step.ready, "graphs", False)
+        assert again.token_M.tolist() == drawn.token_M.tolist()
+        assert again.rounds_R.tolist() == drawn.rounds_R.tolist()
+        torch.testing.assert_close(again.log_q_M, drawn.log_q_M)
+
+
+def copies(body: DiT, count: int) -> Step:
+    """Many times the same text, of which three positions are drawn."""
+    ready = make_ready(body, torch.device("cpu"))
+    x_L = torch.randint(V - 1, (L,), generator=torch.Generator().manual_seed(3))
+    x_L[[4, 5, 9]] = V - 1
+    h_ND = ready.features(x_L[None]).expand(count, L, -1).flatten(0, 1)
+    flat_M = (torch.arange(count)[:, None] * L + torch.tensor([4, 5, 9])).flatten()
+    return Step(ready, h_ND, flat_M, flat_M, L, Law())
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("noise", ["gumbel", "uniform", "acceptance"])
+def test_every_draw_follows_the_law_of_the_chain(body, noise):
+    """Counts of all triples of tokens against the exact law, by enumeration."""
+    count = 4000
+    law, step = Chain(head(), noise=noise), copies(body, count)
+    uniform_M = torch.rand(3 * count, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+    drawn = law.draw(step, uniform_M)
+    torch.testing.assert_close(drawn.log_q_M, law.log_prob(step, drawn.token_M))
+    S = V - 1
+    every = torch.cartesian_prod(*[torch.arange(S)] * 3)
+    p_T = law.log_prob(copies(body, len(every)), every.flatten()).view(-1, 3).sum(1).exp()
+    token_C3 = drawn.token_M.view(count, 3)
+    found_T = torch.bincount(token_C3[:, 0] * S * S + token_C3[:, 1] * S + token_C3[:, 2], minlength=S**3).double()
+    often = p_T * count > 5
+    expected = torch.cat([p_T[often], p_T[~often].sum()[None]]) * count
+    seen = torch.cat([found_T[often], found_T[~often].sum()[None]])
+    chi, free = float(((seen - expected) ** 2 / expected).sum()), len(seen) - 1
+    assert free > 30
+    assert abs(chi - free) < 4 * (2 * free) ** 0.5
+    alone_T = Factorised().log_prob(copies(body, len(every)), every.flatten()).view(-1, 3).sum(1).exp()
+    assert float((p_T - alone_T).abs().sum() / 2) > 0.2  # another law than the model's alone
+    assert int(drawn.rounds_R.max()) <= 4
+
+
 def test_gumbel_noise_is_gumbel_and_comes_again_in_any_block():
     key_M = gumbel.keys_of(torch.rand(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
     noise_MV = gumbel.gumbel(key_M, 500)

@@ -36,6 +36,11 @@ def keys_of(uniform_M: Tensor) -> Tensor:
     return _mixed(uniform_M.double().contiguous().view(torch.int64))
 
 
+def uniforms_of(uniform_M: Tensor, kind: int) -> Tensor:
+    """Another float64 uniform for each position, of its own: one for every kind."""
+    return (_down(_mixed(keys_of(uniform_M) + (kind + 1) * _STEP), 11).double() + 0.5) * 2.0**-53
+
+
 def gumbel(key_M: Tensor, states: int) -> Tensor:
     """Standard Gumbel noise of every state at every position, (M, V) float64."""
     state_V = torch.arange(1, states + 1, device=key_M.device)

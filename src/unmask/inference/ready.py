@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +22,7 @@ from unmask.models.denoiser import Denoiser, states_of
 from unmask.models.family import family_of, plain
 
 Precision = Literal["auto", "bf16", "fp32"]
+T = TypeVar("T")
 _FEATURES = 32 * 1024 * 768  # of a forward on a GPU: 32 rows of the 169M model, 512 of a pocket one
 # eager takes 1.7 times as long (169M body, H200 prototype): below half of a batch, idle rows cost more than they save
 _FEWER = 2
@@ -38,6 +39,7 @@ class Ready:
         self.model, self.device, self.compiled = model, device, compile
         self.states, self.draw_device = states_of(model), draw_device(device)
         self.forwards = self.rows = 0
+        self.beside: dict[object, Any] = {}  # what others made ready beside it, such as the rounds of a chain
         # bound the float64 table of a chunk: half a gigabyte on a GPU, 64 MB elsewhere
         budget = 2**29 if device.type == "cuda" else 2**26
         self.chunk = max(1, budget // (8 * self.states.size))
@@ -164,17 +166,28 @@ class _Compiled:
 
 def graph_of(function: Callable[[Tensor], Tensor], source: Tensor) -> Callable[[], Tensor]:
     """`function(source)` as a CUDA graph, of whatever lies in `source` when it is called."""
+    return replayed(lambda: function(source), source.device)
+
+
+def replayed(work: Callable[[], T], device: torch.device, pool: Any = None) -> Callable[[], T]:
+    """Work on fixed tensors as a CUDA graph: its result is written to the same place at every call. Elsewhere as it is.
+
+    It runs a few times before it is captured, so what it works on is to be filled in afterwards. Works whose results
+    are nobody's may share a pool of memory.
+    """
+    if device.type != "cuda":
+        return work
     beside = torch.cuda.Stream()
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):  # compile and settle every kernel before the capture
         for _ in range(3):
-            function(source)
+            work()
     torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = function(source)
+    with torch.cuda.graph(graph, pool=pool):
+        result = work()
 
-    def replay() -> Tensor:
+    def replay() -> T:
         graph.replay()
         return result
 
