@@ -1,6 +1,7 @@
 """A chain's head is an adapter: trained, saved, loaded beside its model, put on it at sampling, refused elsewhere."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -57,6 +58,24 @@ def test_a_model_with_its_head_is_saved_and_loaded_whole(folder, tmp_path):
     assert {weight.dtype for weight in [*half.model.parameters(), *half.step_law.head.parameters()]} == {torch.bfloat16}
     beside = unmask.sample(folder / "base", 2, 4, step_law=tmp_path / "whole", device="cpu")
     assert torch.equal(beside.tokens, drawn[0])
+
+
+def test_a_model_may_name_its_head_which_is_then_its_law(folder, tmp_path):
+    """One line of its config turns it on; `factorised` turns it off again."""
+    shutil.copytree(folder / "base", tmp_path / "base")
+    config = json.loads((tmp_path / "base" / "config.json").read_text())
+    for law, said in ((folder / "run", None), (folder / "other", "is no chain")):
+        config["step_law"] = {"name": "chain", "from": str(law)}
+        (tmp_path / "base" / "config.json").write_text(json.dumps(config))
+        if said:
+            with pytest.raises(UserError, match=said):
+                unmask.load(tmp_path / "base")
+            continue
+        named, off = (
+            unmask.sample(tmp_path / "base", 2, 4, device="cpu", step_law=one) for one in (None, "factorised")
+        )
+        assert torch.equal(named.tokens, unmask.sample(folder / "run", 2, 4, device="cpu").tokens)
+        assert torch.equal(off.tokens, unmask.sample(folder / "base", 2, 4, device="cpu").tokens)
 
 
 def test_two_heads_of_one_shape_are_two_models(folder):

@@ -33,8 +33,10 @@ def beside_its_model(adapter: Checkpoint, where: str, load: Callable[[str], Chec
     return with_head(base, adapter.model, dict(adapter.provenance), where)
 
 
-def with_head(checkpoint: Checkpoint, head: ChainHead, made: Mapping[str, Any], where: str) -> Checkpoint:
+def with_head(checkpoint: Checkpoint, head: Any, made: Mapping[str, Any], where: str) -> Checkpoint:
     """A model with a head as its step law, if it is the head's own."""
+    if not isinstance(head, ChainHead):
+        raise UserError(f"{where} is no chain: {CURE}")
     model, config = checkpoint.model, head.config
     _check_vocabulary(model, head, where)
     found = weights_hash(model)

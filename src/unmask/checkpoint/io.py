@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.checkpoint import adapters
-from unmask.checkpoint.chain import beside_its_model, with_stored
+from unmask.checkpoint.chain import beside_its_model, with_head, with_stored
 from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
 from unmask.checkpoint.published import (
@@ -305,9 +305,12 @@ def _from_own(
 
 
 def _chained(checkpoint: Checkpoint, folder: Path, config: Mapping[str, Any]) -> Checkpoint:
-    """With the head that lies beside it, if its step law is a chain."""
+    """With the head that lies beside it, or that it names, if its step law is a chain."""
     if config["step_law"]["name"] != Chain.name:
         return checkpoint
+    if name := config["step_law"].get("from"):
+        head = stored(name)
+        return with_head(checkpoint, head.model, dict(head.provenance), str(name))
     return with_stored(checkpoint, config["step_law"], read_tensors(folder / FILES["chain"]), str(folder))
 
 

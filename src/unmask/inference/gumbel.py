@@ -38,7 +38,7 @@ def keys_of(uniform_M: Tensor) -> Tensor:
 
 def uniforms_of(uniform_M: Tensor, kind: int) -> Tensor:
     """Another float64 uniform for each position, of its own: one for every kind."""
-    return (_down(_mixed(keys_of(uniform_M) + (kind + 1) * _STEP), 11).double() + 0.5) * 2.0**-53
+    return (_down(_mixed(_mixed(keys_of(uniform_M) + kind + 1)), 11).double() + 0.5) * 2.0**-53
 
 
 def gumbel(key_M: Tensor, states: int) -> Tensor:
