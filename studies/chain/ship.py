@@ -1,0 +1,88 @@
+"""A trained head as a bundled asset: bf16, no paths of a machine, a card with its own figures.
+
+python studies/chain/ship.py runs/chain src/unmask/assets/pocket-chain
+    reads chain/checkpoint (or bf16/chain) and the tables' results in runs/chain; evaluated again in bf16 it may differ
+    in the last digit. To make it the law of `pocket`, its config.json says "step_law": {"name": "chain", "from":
+    "pocket-chain"}.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from table import nats_of, table
+
+from unmask.checkpoint.card import portable
+from unmask.checkpoint.io import FILES, save, stored
+from unmask.core.files import sha256_file, write_text
+
+CARD = """# {name}
+
+A chain beside `{base}`: a small causal head over the positions of a step, so that they know of one another
+(docs/chain.md). The model's own weights are not touched. Trained on the same books in the public domain as the model.
+
+| | |
+|---|---|
+| kind | head of a masked diffusion model: it works beside `{base}` alone |
+| parameters | {count:,}, stored as bfloat16 |
+| shape | {shape} |
+| trained on the plans | {plans}, in {counts} steps |
+| training | {steps:,} steps of {batch} x {length} tokens |
+| optimiser | AdamW, learning rate {lr:g} ({decay}), EMA {ema:g}, seed {seed} |
+| corpus | content {content}, tokenizer {tokenizer} |
+| made | by unmask {unmask}, torch {torch}, on {device}, {time} |
+| licence | Apache-2.0 |
+
+## What it is worth
+N-step NELBO on held-out books, nats a token more than one token a step in random order ({least:.4f}); lower is better.
+`teacher` is the model alone, `blind` the same head that sees no token of its step.
+
+{table}
+
+## Use
+```
+unmask sample --model {base} --step_law {name} --steps 4
+```
+In Python: `unmask.sample("{base}", 1, 4, step_law="{name}")`. `--step_law factorised` is the model alone.
+
+## Limits
+Those of `{base}`. On a plan that it was not trained on it may be worth less: a note then says what was measured.
+
+## Files, by sha256
+```
+{digest}  {file}
+```
+"""
+
+
+def main(run: Path, target: Path) -> None:
+    own = run / "chain" / "checkpoint"
+    made = stored(own if own.is_dir() else run / "bf16" / "chain")
+    made = dataclasses.replace(made, provenance=portable(made.provenance))
+    save(made, target, dtype=torch.bfloat16)
+    write_text(target / "README.md", card(made, run, target))
+
+
+def card(made: Any, run: Path, target: Path) -> str:
+    said, config, model = made.provenance, made.provenance["config"], made.model
+    options, facts = config["trainer"], said["chain"]
+    least = next(iter(nats_of(run / "one-token-a-step").values()))
+    found = nats_of(*(run / name for name in ("teacher", "chain-plans", "blind-plans")))
+    shape = model.config
+    return CARD.format(
+        name=target.name, base=shape.base, count=sum(value.numel() for value in model.parameters()), least=least,
+        shape=f"{shape.blocks} causal layers of {shape.hidden}, {shape.heads} heads, {shape.order.replace('_', ' ')}",
+        plans=", ".join(facts["plans"]), counts=", ".join(map(str, facts["steps"])), steps=said["step"],
+        length=config["data"]["length"], content=config["data"]["content"], tokenizer=config["data"]["tokenizer"],
+        unmask=said["unmask"], torch=said["torch"], device=said["device"], time=said["time"][:10],
+        table="\n".join(table(found, least)), file=FILES["ema"], digest=sha256_file(target / FILES["ema"]),
+        **{key: options[key] for key in ("batch", "lr", "decay", "ema", "seed")},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
