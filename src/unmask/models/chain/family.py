@@ -23,6 +23,11 @@ class ChainFamily(Family):
     def blocks(self, model: ChainHead) -> Iterable[nn.Module]:
         return model.blocks
 
+    def matrices(self, model: ChainHead) -> dict[str, int]:
+        """All but the table of distances; q, k and v are three."""
+        found = (name for name, value in model.named_parameters() if value.ndim == 2 and name != "distance")
+        return {name: 3 if ".qkv." in name else 1 for name in found}
+
     def compile(self, model: ChainHead) -> None:
         """Nothing: its shapes change from step to step, and it is small beside the body."""
 
