@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from unmask.checkpoint.io import load
+from unmask.checkpoint.io import load, save
 from unmask.inference.ready import Ready
 from unmask.models.quick import Quick, quick
 
@@ -35,6 +35,28 @@ def test_it_is_the_same_function(models, family):
         keep = visible if "visible" in how else torch.ones_like(visible)
         assert torch.allclose(ours[keep], theirs[keep], atol=1e-5)
         assert torch.equal(given, before), "what was given is not written to"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_one_matrix_for_queries_keys_and_values_is_the_same_function_and_no_second_copy(family, tmp_path):
+    """The network's own weights lie in it from then on; they are saved and trained as before."""
+    with torch.inference_mode(False):
+        checkpoint = load(PUBLISHED / family)
+        model, before = checkpoint.model, {k: v.clone() for k, v in checkpoint.model.state_dict().items()}
+        bodies = [Quick(model, False, packed=True), Quick(model, False, packed=True)]  # the second moves nothing
+    z_BL = torch.randint(140, (3, 21), generator=torch.Generator().manual_seed(0))
+    expected = Quick(load(PUBLISHED / family).model, False).features(z_BL)
+    for body in bodies:
+        assert torch.allclose(body.features(z_BL), expected, atol=1e-5)
+    products = [model.model.layers[1].self_attn.q_proj, model.model.layers[1].self_attn.v_proj]
+    assert len({product.weight.untyped_storage().data_ptr() for product in products}) == 1
+    model.model.layers[1].self_attn.v_proj.weight.mul_(0)
+    assert not torch.allclose(bodies[0].features(z_BL), expected, atol=1e-3), "it reads the network's own weights"
+    model.model.layers[1].self_attn.v_proj.weight.copy_(before["model.layers.1.self_attn.v_proj.weight"])
+    save(checkpoint, tmp_path / "saved")
+    after = load(tmp_path / "saved").model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
 def test_gradients_still_flow(models):
