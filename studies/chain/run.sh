@@ -1,95 +1,80 @@
 #!/usr/bin/env bash
-# The chain's registered predictions (docs/results.md), from training to the table; about 5 minutes of one H200.
+# Trains heads beside pocket, side by side on one GPU, measures what each is worth, and prints the predictions' outcomes.
 #   CORPUS=corpora/judge OUT=runs/chain bash studies/chain/run.sh
-# What does not wait for one another runs side by side. A stage that fails or takes too long stops no other; its words
-# are in $OUT/logs. Stopped, the same call goes on. With KEEP=folder, what is worth keeping lies there after every stage.
-# Without STEPS, a short rehearsal says how many steps fit into SECONDS. At toy size, in minutes on a CPU:
-#   CORPUS=corpora/sample OUT=runs/toy STEPS=6 TEXTS=2 COUNTS="2 4" ONE=8 PLANS="comb golden" \
+# A head that has not done its STEPS after TRAIN seconds ends where it is, by its averaged weights. A stage that fails
+# stops no other. KEEP holds two files, written anew after every head: heads.tar (bf16), results.tgz (all else).
+# Stopped, the same call goes on. At toy size, in two minutes on a CPU:
+#   CORPUS=corpora/sample OUT=runs/toy STEPS=6 SHORT=2 TEXTS=2 COUNTS="2 4" ONE=8 PLANS="comb golden" \
 #       FLAGS="--batch 2 --warmup 2 --no-compile --precision fp32" bash studies/chain/run.sh
 set -uo pipefail
-: "${CORPUS:?a folder of unmask prepare, with the tokenizer of the model}" "${OUT:=runs/chain}" "${MODEL:=pocket}"
-: "${STEPS:=}" "${SECONDS_MAIN:=100}" "${REHEARSED:=120}" "${TEXTS:=504}" "${ONE:=256}" "${FLAGS:=}" "${KEEP:=}"
-: "${PLANS:=comb golden stride iid}" "${COUNTS:=2 4 8 16}" "${LIMIT:=240}"
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
-here=$(dirname "$0")
-mkdir -p "$OUT/logs" ${KEEP:+"$KEEP"}
+: "${CORPUS:?a folder of unmask prepare, with the tokenizer of the model}" "${OUT:=runs/chain}" "${KEEP:=$OUT/kept}" "${MODEL:=pocket}"
+: "${STEPS:=6000}" "${SHORT:=600}" "${TRAIN:=215}" "${LIMIT:=120}" "${TEXTS:=504}" "${ONE:=256}" "${FLAGS:=}"
+: "${PLANS:=comb golden stride iid}" "${COUNTS:=2 4 8 16}" "${HEADS=small-muon blind-muon small-adamw large-muon}"
+: "${ORDERS=left_to_right plan confidence}"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$OUT/logs" "$KEEP"
+say() { echo "$(date +%T) after $SECONDS s: $*"; }
+python() { timeout -k 30 "$LIMIT" "${PYTHON:-python3}" "$@"; }
 
-say() { echo "$(date +%T) $*"; }
-stage() { # NAME COMMAND...: its words go to a file, its end is said
-  local name=$1 began=$SECONDS
-  shift
-  if timeout "$LIMIT" "${PYTHON:-python}" -m unmask "$@" >"$OUT/logs/$name.log" 2>&1; then
-    say "$name: $((SECONDS - began)) s"
-  else
-    say "$name FAILED after $((SECONDS - began)) s: $(tail -n 1 "$OUT/logs/$name.log")"
-    return 1
-  fi
-}
-# shellcheck disable=SC2086  # FLAGS, PLANS and COUNTS are lists of words
-train() { # NAME OPTIONS...
-  stage "$1" train --config "$here/chain.yaml" --from "$MODEL" --data "$CORPUS" --no-progress --out "$OUT/$1" $FLAGS "${@:2}"
-}
-bounds() { # NAME OPTIONS...
-  stage "$1" evaluate --only_bounds --data "$CORPUS" -n "$TEXTS" --out "$OUT/$1" "${@:2}"
-}
-rate() { # steps a second at the end of a run
-  "${PYTHON:-python}" - "$OUT/$1/metrics.jsonl" <<'PY'
-import json, sys
-lines = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
-one, other = [line for line in lines if "seconds" in line][-2:]
-print((other["step"] - one["step"]) / (other["seconds"] - one["seconds"]))
-PY
-}
-keep() { # heads in bf16, and every small file: at once, so that nothing is lost if time runs out
-  [ -n "$KEEP" ] || return 0
-  local name
-  for name in "$@"; do
-    [ -f "$OUT/$name/checkpoint/model.safetensors" ] || continue
-    "${PYTHON:-python}" "$here/narrow.py" "$OUT/$name/checkpoint" "$OUT/bf16/$name" && tar -cf "$KEEP/$name.tar" -C "$OUT/bf16" "$name"
-  done
-  (cd "$OUT" && find . \( -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name '*.md' \) -not -path './*/cells/*' \
-    -not -path './*/state/*' -print0 | tar --null -czf - -T -) >"$KEEP/results.tgz.new" && mv "$KEEP/results.tgz.new" "$KEEP/results.tgz"
+options() { # of a head, by its name
+  case $1 in *adamw) ;; *) echo "--optimiser muon --muon_lr 0.01 --beta2 0.95" ;; esac
+  case $1 in large*) echo "--hidden 384 --blocks 4 --heads 6" ;; blind*) echo "--set blind=true" ;; esac
 }
 
-# the body alone, and as many steps as it takes to know how fast training goes
-# shellcheck disable=SC2086
+train() { # NAME STEPS OPTIONS...
+  local left=$((TRAIN - SECONDS)) run="$OUT/$1" done_
+  local -a how=(-m unmask train --config "$here/chain.yaml" --from "$MODEL" --data "$CORPUS" --no-progress --out "$run")
+  # shellcheck disable=SC2086
+  LIMIT=$((left > 1 ? left : 1)) python "${how[@]}" $FLAGS "${@:3}" --steps "$2" && return
+  done_=$(find "$run/state" -name 'step-*' 2>/dev/null | sed 's/.*step-0*//' | sort -n | tail -n 1)
+  [ -n "$done_" ] || return
+  say "$1 was ended after $done_ steps"
+  # shellcheck disable=SC2086
+  python "${how[@]}" $FLAGS "${@:3}" --steps "$done_" # no further step: measured and written as what it is
+}
+
+bounds() { # NAME=MODEL OPTIONS...
+  python -m unmask evaluate --only_bounds --data "$CORPUS" -n "$TEXTS" --models "$1" --out "$OUT/${1%%=*}-bounds" "${@:2}"
+}
+
+keep() { # at once, so that nothing is lost if time runs out
+  (
+    flock 9
+    mkdir -p "$OUT/bf16"
+    tar -cf "$KEEP/.heads" --exclude './order-*' -C "$OUT/bf16" . && mv "$KEEP/.heads" "$KEEP/heads.tar"
+    cd "$OUT" && find . \( -name '*.json' -o -name 'metrics.jsonl' -o -name '*.log' -o -name '*.md' \) -not -path '*/cells/*' \
+      -not -path '*/state/*' -not -path './kept/*' -print0 | tar --null -czf .results -T -
+  ) 9>"$OUT/lock"
+  mv "$OUT/.results" "$KEEP/results.tgz"
+}
+
+narrow() { # a head alone in bf16
+  python -c 'import sys, torch; from unmask.checkpoint.io import save, stored
+save(stored(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$OUT/$1/checkpoint" "$OUT/bf16/$1"
+}
+
+one() { # NAME STEPS PLANS COUNTS OPTIONS...: a head from its training to what it is worth
+  local name=$1
+  # shellcheck disable=SC2046
+  train "$name" "$2" $(options "$name") "${@:5}" && narrow "$name" && keep
+  # shellcheck disable=SC2086
+  bounds "$name=$OUT/bf16/$name" --plans $3 --steps $4 && keep
+  say "$name is done"
+}
+
+for name in $HEADS; do
+  one "$name" "$STEPS" "$PLANS" "$COUNTS" >"$OUT/logs/$name.log" 2>&1 &
+done
 {
-  bounds one-token-a-step --models teacher="$MODEL" --plans permutation --steps "$ONE" &
-  bounds teacher --models teacher="$MODEL" --plans $PLANS --steps $COUNTS &
-  if [ -z "$STEPS" ]; then
-    train rehearsal --steps "$REHEARSED" --log_every 20 &
-    train rehearsal-blind --steps "$REHEARSED" --log_every 20 --set blind=true &
-  fi
-  wait
-}
-if [ -z "$STEPS" ]; then
-  STEPS=$("${PYTHON:-python}" -c "print(max(200, min(8000, int($(rate rehearsal || echo 30) * $SECONDS_MAIN) // 100 * 100)))")
-fi
-say "$STEPS steps"
-keep
-
-train chain --steps "$STEPS" &
-train blind --steps "$STEPS" --set blind=true & # the control: the same head, blind to the tokens of its step
+  for order in $ORDERS; do one "order-$order" "$SHORT" "comb golden iid" "2 4" --set order="$order"; done
+} >"$OUT/logs/orders.log" 2>&1 &
+{
+  # shellcheck disable=SC2086
+  bounds "teacher=$MODEL" --plans $PLANS --steps $COUNTS
+  bounds "one-token-a-step=$MODEL" --plans permutation --steps "$ONE"
+} >"$OUT/logs/teacher.log" 2>&1 &
 wait
-keep chain blind
-
-# shellcheck disable=SC2086
-{
-  bounds chain-plans --models chain="$OUT/chain" --plans $PLANS --steps $COUNTS &
-  bounds blind-plans --models blind="$OUT/blind" --plans $PLANS --steps $COUNTS &
-  train large --steps "$STEPS" --hidden 384 --blocks 4 --heads 6 & # what size buys: 7.4M parameters
-  for order in left_to_right plan confidence; do
-    train "order-$order" --steps $((STEPS / 10)) --set order=$order &
-  done
-  wait
-}
-keep chain blind large
-# shellcheck disable=SC2086
-{
-  bounds large-plans --models large="$OUT/large" --plans $PLANS --steps $COUNTS &
-  bounds orders --plans comb golden iid --steps 2 4 --models left_to_right="$OUT/order-left_to_right" \
-    plan="$OUT/order-plan" confidence="$OUT/order-confidence" &
-  wait
-}
-"${PYTHON:-python}" "$here/table.py" "$OUT" | tee "$OUT/table.md"
+python "$here/table.py" "$OUT" | tee "$OUT/table.md"
 keep
+say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"

@@ -1,9 +1,8 @@
 """A trained head as a bundled asset: bf16, no paths of a machine, a card with its own figures.
 
 python studies/chain/ship.py runs/chain src/unmask/assets/pocket-chain
-    reads chain/checkpoint (or bf16/chain) and the tables' results in runs/chain; evaluated again in bf16 it may differ
-    in the last digit. To make it the law of `pocket`, its config.json says "step_law": {"name": "chain", "from":
-    "pocket-chain"}.
+    reads bf16/small-muon and the results beside it, as studies/chain/run.sh leaves them in KEEP. To make it the law of
+    `pocket`, its config.json says "step_law": {"name": "chain", "from": "pocket-chain"}.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from table import nats_of, table
+from table import found_in, least_of, table
 
 from unmask.checkpoint.card import portable
 from unmask.checkpoint.io import FILES, save, stored
@@ -23,7 +22,8 @@ from unmask.core.files import sha256_file, write_text
 CARD = """# {name}
 
 A chain beside `{base}`: a small causal head over the positions of a step, so that they know of one another
-(docs/chain.md). The model's own weights are not touched. Trained on the same books in the public domain as the model.
+(docs/chain.md). The model's own weights are not touched. Trained on English classics in the public domain,
+none of which the model was trained on.
 
 | | |
 |---|---|
@@ -32,14 +32,15 @@ A chain beside `{base}`: a small causal head over the positions of a step, so th
 | shape | {shape} |
 | trained on the plans | {plans}, in {counts} steps |
 | training | {steps:,} steps of {batch} x {length} tokens |
-| optimiser | AdamW, learning rate {lr:g} ({decay}), EMA {ema:g}, seed {seed} |
+| optimiser | {optimiser}, learning rate {lr:g} ({decay}), EMA {ema:g}, seed {seed} |
 | corpus | content {content}, tokenizer {tokenizer} |
 | made | by unmask {unmask}, torch {torch}, on {device}, {time} |
 | licence | Apache-2.0 |
 
 ## What it is worth
-N-step NELBO on held-out books, nats a token more than one token a step in random order ({least:.4f}); lower is better.
-`teacher` is the model alone, `blind` the same head that sees no token of its step.
+N-step NELBO on {texts} blocks of held-out books, nats a token more than one token a step in random order
+({least:.4f}), ± half the 95% interval; lower is better. `none` is the model alone, `blind-muon` the same head that sees
+no token of its step.
 
 {table}
 
@@ -59,27 +60,29 @@ Those of `{base}`. On a plan that it was not trained on it may be worth less: a 
 """
 
 
+HEAD = "small-muon"
+
+
 def main(run: Path, target: Path) -> None:
-    own = run / "chain" / "checkpoint"
-    made = stored(own if own.is_dir() else run / "bf16" / "chain")
+    made = stored(run / "bf16" / HEAD)
     made = dataclasses.replace(made, provenance=portable(made.provenance))
     save(made, target, dtype=torch.bfloat16)
     write_text(target / "README.md", card(made, run, target))
 
 
 def card(made: Any, run: Path, target: Path) -> str:
-    said, config, model = made.provenance, made.provenance["config"], made.model
-    options, facts = config["trainer"], said["chain"]
-    least = next(iter(nats_of(run / "one-token-a-step").values()))
-    found = nats_of(*(run / name for name in ("teacher", "chain-plans", "blind-plans")))
-    shape = model.config
+    said, config, shape = made.provenance, made.provenance["config"], made.model.config
+    options, facts, found = config["trainer"], said["chain"], found_in(run)
+    optimiser = "AdamW" if options["optimiser"] == "adamw" else f"Muon at {options['muon_lr']:g}, AdamW for the rest"
     return CARD.format(
-        name=target.name, base=shape.base, count=sum(value.numel() for value in model.parameters()), least=least,
+        name=target.name, base=shape.base, count=sum(value.numel() for value in made.model.parameters()),
+        least=least_of(found).value, texts=len(least_of(found)), optimiser=optimiser,
         shape=f"{shape.blocks} causal layers of {shape.hidden}, {shape.heads} heads, {shape.order.replace('_', ' ')}",
         plans=", ".join(facts["plans"]), counts=", ".join(map(str, facts["steps"])), steps=said["step"],
         length=config["data"]["length"], content=config["data"]["content"], tokenizer=config["data"]["tokenizer"],
         unmask=said["unmask"], torch=said["torch"], device=said["device"], time=said["time"][:10],
-        table="\n".join(table(found, least)), file=FILES["ema"], digest=sha256_file(target / FILES["ema"]),
+        table="\n".join(table(found, ("teacher", HEAD, "blind-muon"))), file=FILES["ema"],
+        digest=sha256_file(target / FILES["ema"]),
         **{key: options[key] for key in ("batch", "lr", "decay", "ema", "seed")},
     )  # fmt: skip
 

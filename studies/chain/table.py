@@ -5,86 +5,110 @@ python studies/chain/table.py runs/chain
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-Nats = dict[tuple[str, str, int], float]  # (model, plan, steps) -> nats a token
+from unmask.metrics.score import Ratio, difference
+from unmask.studies.results import read_results
+
+ONE = "one-token-a-step"
+Found = dict[tuple[str, str, int], Ratio]  # (model, plan, steps) -> nats a token, text by text
 
 
-def nats_of(*folders: Path) -> Nats:
-    """Every N-step NELBO of these evaluations, as far as they were made."""
-    found: Nats = {}
-    for file in (folder / "results.json" for folder in folders):
-        said = json.loads(file.read_text(encoding="utf-8"))["likelihood"] if file.is_file() else []
-        found |= {
-            (one["model"], one["plan"], one["steps"]): one["scores"]["per_token"]["value"]
-            for one in said
-            if one["plan"]
-        }
+def found_in(run: Path) -> Found:
+    """Every N-step NELBO that was measured."""
+    found: Found = {}
+    for file in sorted(run.glob("*-bounds/results.json")):
+        found |= {(one.model, one.plan, one.steps): one.ratio for one in read_results(file).bounds if one.plan}
     return found
 
 
-def table(found: Nats, least: float) -> Iterator[str]:
-    """Rows of model and plan, columns of steps: nats a token less those of one token a step in random order."""
-    counts = sorted({steps for *_, steps in found})
-    yield f"| model | plan | {' | '.join(f'N = {steps}' for steps in counts)} |"
+def least_of(found: Found) -> Ratio:
+    """One token a step in random order, beside which all else is put."""
+    return next(ratio for (model, *_), ratio in found.items() if model == ONE)
+
+
+def table(found: Found, models: tuple[str, ...] = ()) -> Iterator[str]:
+    """Rows of model and plan, columns of steps: nats a token more than one token a step, half the 95% interval."""
+    least = least_of(found)
+    models = models or tuple(dict.fromkeys(model for model, *_ in found if model != ONE))
+    counts = sorted({steps for model, _, steps in found if model in models})
+    yield f"| head | plan | {' | '.join(f'N = {steps}' for steps in counts)} |"
     yield "| --- | --- |" + " ---: |" * len(counts)
-    for model, plan in sorted({(model, plan) for model, plan, _ in found}):
-        cells = [f"{found[model, plan, N] - least:+.4f}" if (model, plan, N) in found else "" for N in counts]
-        yield f"| {model} | `{plan}` | {' | '.join(cells)} |"
+    for model in models:
+        for plan in dict.fromkeys(plan for one, plan, _ in found if one == model):
+            cells = [_cell(found.get((model, plan, N)), least) for N in counts]
+            yield f"| {'none' if model == 'teacher' else model} | `{plan}` | {' | '.join(cells)} |"
 
 
-def predictions(plans: Nats, orders: Nats, least: float) -> Iterator[str]:
-    """The five of 2026-11-18, each with what came of it."""
+def _cell(ratio: Ratio | None, least: Ratio) -> str:
+    if ratio is None:
+        return ""
+    score = difference(ratio, least, "nats/token", {})
+    return f"{score.value:+.3f} ± {(score.high - score.low) / 2:.3f}"
 
-    def loss(model: str, steps: int, plan: str | None = None) -> float:
+
+class Told:
+    """What came of predictions; losses are in nats a token above one token a step."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+
+    def loss(self, model: str, steps: int, plan: str | None = None) -> float:
         """Of the best plan, unless one is named."""
-        return (
-            min(nats for (one, p, N), nats in plans.items() if (one, N) == (model, steps) and plan in (None, p)) - least
-        )
+        values = [ratio.value for (one, p, N), ratio in self.found.items()
+                  if (one, N) == (model, steps) and plan in (None, p)]  # fmt: skip
+        return min(values) - least_of(self.found).value
 
-    def kept(N: int) -> float:
-        """How much of the gain the blind head does not have."""
-        return 1 - (loss("teacher", N) - loss("blind", N)) / (loss("teacher", N) - loss("chain", N))
+    def kept(self, head: str, steps: int) -> float:
+        """How much of a head's gain the blind one does not have."""
+        alone = self.loss("teacher", steps)
+        return 1 - (alone - self.loss("blind-muon", steps)) / (alone - self.loss(head, steps))
 
-    def first() -> str:
-        means = {name: sum(nats for (one, *_), nats in orders.items() if one == name) for name, *_ in orders}
-        return min(means, key=means.__getitem__)
+    def best_order(self) -> str:
+        means: dict[str, list[float]] = {}
+        for (model, *_), ratio in self.found.items():
+            if model.startswith("order-"):
+                means.setdefault(model.removeprefix("order-"), []).append(ratio.value)
+        return min(means, key=lambda name: sum(means[name]))
 
-    yield told("(1) N = 4, best plan, at most +0.06", lambda: loss("chain", 4), lambda x: x <= 0.06)
-    yield told("(2) N = 2, best plan, at most +0.11", lambda: loss("chain", 2), lambda x: x <= 0.11)
-    yield told("(3) N = 8 on comb, at most 0", lambda: loss("chain", 8, "comb"), lambda x: x <= 0)
-    yield told(
-        "(4) the blind head lacks at least 75% of the gain at N = 2 and 4",
-        lambda: min(kept(2), kept(4)),
-        lambda x: x >= 0.75,
-    )
-    yield told("(5) left to right is the best order", first, lambda name: name == "left_to_right")
+    def lines(self) -> Iterator[str]:
+        loss = self.loss
+        yield "Registered at 20:55, of the head by AdamW:"
+        yield _told("(1) N = 4, best plan, at most +0.06", lambda: loss("small-adamw", 4), lambda x: x <= 0.06)
+        yield _told("(2) N = 2, best plan, at most +0.11", lambda: loss("small-adamw", 2), lambda x: x <= 0.11)
+        yield _told("(3) N = 8 on comb, at most 0", lambda: loss("small-adamw", 8, "comb"), lambda x: x <= 0)
+        kept = lambda: min(self.kept("small-muon", N) for N in (2, 4))  # noqa: E731
+        yield _told("(4) the blind head lacks at least 75% of the gain (both by Muon)", kept, lambda x: x >= 0.75)
+        yield _told("(5) left to right is the best order", self.best_order, lambda name: name == "left_to_right")
+        yield "Registered at 23:29, of heads by Muon:"
+        yield _told("(1) N = 4, best plan, at most +0.06", lambda: loss("small-muon", 4), lambda x: x <= 0.06)
+        yield _told("(2) N = 2, best plan, at most +0.13", lambda: loss("small-muon", 2), lambda x: x <= 0.13)
+        yield _told("(3) N = 8 on comb, at most 0", lambda: loss("small-muon", 8, "comb"), lambda x: x <= 0)
+        yield _told("(4) Muon less AdamW at N = 2",
+                    lambda: loss("small-muon", 2) - loss("small-adamw", 2), lambda x: x < 0)  # fmt: skip
+        yield _told("(5) 7.4M parameters, N = 2, at most +0.11", lambda: loss("large-muon", 2), lambda x: x <= 0.11)
 
 
-def told(words: str, measured: Callable[[], Any], holds: Callable[[Any], bool]) -> str:
+def _told(words: str, measured: Callable[[], Any], holds: Callable[[Any], bool]) -> str:
     """A prediction and what came of it, if it was measured."""
     try:
-        found = measured()
-    except (KeyError, ValueError):
-        return f"{words}: not measured"
-    return (
-        f"{words}: {found if isinstance(found, str) else format(found, '+.4f')}, {'held' if holds(found) else 'failed'}"
-    )
+        value = measured()
+    except ValueError:
+        return f"- {words}: not measured"
+    shown = value if isinstance(value, str) else format(value, "+.4f")
+    return f"- {words}: {shown}, {'held' if holds(value) else 'failed'}"
 
 
-def main(folder: Path) -> None:
-    one = nats_of(folder / "one-token-a-step")
-    least = next(iter(one.values()), 0.0)
-    plans = nats_of(*(folder / name for name in ("teacher", "chain-plans", "blind-plans", "large-plans")))
-    orders = nats_of(folder / "orders")
-    print(f"One token a step in random order: {least:.4f} nats a token. Below, nats a token more than that.\n")
-    for found in filter(None, (plans, orders)):
-        print(*table(found, least), "", sep="\n")
-    print(*(f"- {line}" for line in predictions(plans, orders, least)), sep="\n")
+def main(run: Path) -> None:
+    found = found_in(run)
+    if not any(model == ONE for model, *_ in found):
+        raise SystemExit(f"{run} has no {ONE}-bounds yet: nothing to put the heads beside")
+    print(f"One token a step in random order: {least_of(found).value:.4f} nats a token. Below, nats a token more.\n")
+    print(*table(found), "", sep="\n")
+    print(*Told(found).lines(), sep="\n")
 
 
 if __name__ == "__main__":
