@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.objectives.registry import register_objective as register_objective
     from unmask.plans.plan import register_plan as register_plan
     from unmask.processes import Masked as Masked
+    from unmask.processes import Uniform as Uniform
     from unmask.processes import register_process as register_process
     from unmask.processes.gaussian import GaussianDuality as GaussianDuality
     from unmask.processes.schedule import Cosine as Cosine
@@ -68,6 +69,7 @@ _HOMES = {
     "Trainer": "training.trainer",
     "DiT": "models.dit",
     "Masked": "processes",
+    "Uniform": "processes",
     "Factorised": "inference.step_law",
     "Chain": "inference.chain",
     "MDLM": "objectives.elbo",

@@ -23,7 +23,7 @@ from unmask.processes.schedule import LogLinear, Schedule
 
 @unmask.register_process
 @dataclass(frozen=True)
-class Uniform:
+class AnyToken:
     """Uniform-state diffusion over a small alphabet, trained on its bound in `bins` steps. There is no mask.
 
     q(z_t = v | x_0) = gamma_t [v = x_0] + (1 - gamma_t) / V.
@@ -32,7 +32,7 @@ class Uniform:
     schedule: Schedule = field(default_factory=LogLinear)
     bins: int = 16
 
-    name: ClassVar[str] = "uniform"
+    name: ClassVar[str] = "any_token"
     by_plan: ClassVar[bool] = False
 
     def condition(self, t: Tensor) -> Tensor:

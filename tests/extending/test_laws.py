@@ -53,7 +53,7 @@ class ExactUniform:
 
 
 def test_the_posterior_is_bayes_rule(plugin):
-    process, states = plugin.Uniform(), States(V, None)
+    process, states = plugin.AnyToken(), States(V, None)
     s, t = torch.tensor(0.3, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64)
     a, b = (float(process.schedule.gamma(time)) for time in (s, t))
     p_V = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
@@ -70,7 +70,7 @@ def test_the_posterior_is_bayes_rule(plugin):
 @pytest.mark.parametrize("steps", [1, 3])
 def test_samples_of_a_new_process_follow_its_enumerated_law(plugin, steps):
     """z_1 uniform, then every position from its posterior at each step: the law of all z is a table, step by step."""
-    process, model = plugin.Uniform(), ExactUniform()
+    process, model = plugin.AnyToken(), ExactUniform()
     drawn = sample(Checkpoint(model, process), N, steps, seed=1, batch=N // 4, device="cpu")
     law_X = torch.full((V**L,), V**-L, dtype=torch.float64)
     times = make_grid("uniform", steps).times
@@ -97,15 +97,15 @@ def test_samples_of_a_new_process_follow_its_enumerated_law(plugin, steps):
 
 def test_given_words_are_held_and_a_plan_has_no_place(plugin):
     given = torch.tensor([-1, 2, -1])
-    drawn = sample(Checkpoint(ExactUniform(), plugin.Uniform()), 50, 4, infill=given, device="cpu")
+    drawn = sample(Checkpoint(ExactUniform(), plugin.AnyToken()), 50, 4, infill=given, device="cpu")
     assert bool((drawn.tokens[:, 1] == 2).all())
     with pytest.raises(UserError, match="draws every position at every step: leave out the plan"):
-        sample(Checkpoint(ExactUniform(), plugin.Uniform()), 1, 2, plan="golden", device="cpu")
+        sample(Checkpoint(ExactUniform(), plugin.AnyToken()), 1, 2, plan="golden", device="cpu")
 
 
 def test_the_bound_is_that_of_the_chain_by_numerical_expectation(plugin):
     """The objective's mean over all noise is the N-step bound less the prior's term, computed by enumerating z."""
-    process, model, bins = plugin.Uniform(bins=2), ExactUniform(), 2
+    process, model, bins = plugin.AnyToken(bins=2), ExactUniform(), 2
     states, x0 = States(V, None), torch.tensor([[0, 1, 2]])
     expected = 0.0
     for k in range(1, bins + 1):

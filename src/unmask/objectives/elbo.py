@@ -27,7 +27,7 @@ from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput, given_in, spared
 from unmask.objectives.distil.base import condition, flat, loss_at, rows_of
-from unmask.objectives.divergences import by_autograd, cross_entropy
+from unmask.objectives.divergences import Scored, by_autograd, cross_entropy
 from unmask.objectives.head_loss import Fusible, Score, even_sizes, piece_size
 from unmask.plans.grids import assign_steps, make_grid
 from unmask.plans.plan import draw_u, locked_plan
@@ -91,18 +91,22 @@ class MDLM(Fusible):
         row_N = scored_N // x0_BL.shape[1]
         chosen_N = to_device(scored_N, device)
         sizes = even_sizes(len(scored_N), piece_size(student, device))
-        score = self._score(view, x0_BL.flatten()[chosen_N], view.z_BL.flatten()[chosen_N], t_B[row_N])
+        score = self._score(view, x0_BL.flatten()[chosen_N], view.z_BL.flatten()[chosen_N], t_B, row_N)
         total_B = view.weight_B if share_B is None else view.weight_B * share_B
         weight_N, time_B = to_device(total_B[row_N].float(), device), condition(self.process, t_B, device)
         nll_BL = loss_at(student, view.z_BL, chosen_N, sizes, score, weight_N, time_B)
         return to_device(view.weight_B.to(nll_BL.dtype)[:, None], device) * nll_BL
 
-    def _score(self, view: View, x0_N: Tensor, z_N: Tensor, t_N: Tensor) -> Score:
+    def _score(self, view: View, x0_N: Tensor, z_N: Tensor, t_B: Tensor, row_N: Tensor) -> Score:
         """The loss of a piece: the cross-entropy, or the process's own."""
+        if view.score is not None:
+            run = self.fused(view.score)
+            numbers = [to_device(value_B.float()[row_N], x0_N.device) for value_B in view.score_B]
+            return lambda table, part: Scored(*run(table, x0_N[part], z_N[part], *(value[part] for value in numbers)))
         if view.loss is None:
             run = self.fused(cross_entropy)
             return lambda logits_CW, part: run(logits_CW, x0_N[part])
-        own, t_N = view.loss, to_device(t_N, x0_N.device)
+        own, t_N = view.loss, to_device(t_B[row_N], x0_N.device)
         return lambda table, part: by_autograd(lambda logits: own(logits, x0_N[part], z_N[part], t_N[part]), table)
 
     def _view(self, batch: Batch, states: States, generator: torch.Generator) -> tuple[View, Tensor]:

@@ -1,8 +1,10 @@
-"""The Gaussian-discrete duality: masking a token is projecting a noisy one-hot vector in K dimensions.
+"""The Gaussian-discrete duality: masking a token is projecting a noisy one-hot vector in K dimensions, and replacing it
+by another (uniform.py) is taking the vector's argmax. One latent, one integral F, two shadows.
 
 A token k becomes the latent w = alpha onehot(k) + sigma eps, eps standard normal in K dimensions, and survives iff w_k
 beats every rival. That happens iff Y < alpha/sigma, where Y = max over j != k of eps_j, minus eps_k. With F the CDF
 of Y, alpha/sigma = F^-1(gamma) makes a token survive with probability gamma, and u = F(Y) is the scalar that locks it.
+The argmax is k in the same event, so F(alpha/sigma) = a + (1 - a)/K for a uniform process that keeps a share a.
 
 F is a mixture of normal CDFs: given the rivals' maximum M = m, P(Y <= y) = Phi(y - m). The density of M is smooth and
 falls off fast on both sides, so equally spaced nodes (the trapezoid rule) integrate over it to the last digits of a
@@ -49,6 +51,15 @@ class Calibration:
     def __iter__(self) -> Iterator[Tensor]:
         """So that `alpha, sigma = duality.calibrate(gamma)` reads as the equation does."""
         return iter((self.alpha, self.sigma))
+
+
+@dataclass(frozen=True)
+class UniformCalibration:
+    """What the latent's argmax is at noise n = log(sigma^2 / alpha^2), which Duo calls gamma; float64 tensors."""
+
+    alpha: Tensor  # of the uniform process: the share that has not been drawn anew
+    beta: Tensor  # 1 - alpha, to its own last digits
+    slope: Tensor  # d alpha / d n
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,14 @@ class GaussianDuality:
                 "projection keeps at least 1/K of the tokens; take a larger gamma, or signed=True for a negative alpha"
             )
         return Calibration(gamma, ratio.clamp(min=0))  # at gamma = 1/K rounding may leave -1e-16
+
+    def uniform(self, noise: Tensor | float) -> UniformCalibration:
+        """alpha = (K F(r) - 1)/(K - 1) and d alpha/d noise at r = alpha/sigma = exp(-noise/2)."""
+        noise = _float64(noise)
+        ratio, scale = (-noise / 2).exp(), self.K / (self.K - 1)
+        beta = scale * _by_chunks(lambda part: self._tail(part, -torch.ones_like(part)), ratio)
+        slope = -scale * ratio / 2 * _by_chunks(self._density, ratio)
+        return UniformCalibration((1 - beta).clamp(min=0), beta.clamp(max=1), slope)
 
     def latent(self, eps: Tensor, k: Tensor | int, calibration: Calibration) -> Tensor:
         """w_t = alpha x_0 + sigma eps, x_0 the one-hot vector of k: (..., K), (...) -> (..., K)."""

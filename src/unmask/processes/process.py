@@ -27,6 +27,8 @@ class States(NamedTuple):
 
 
 TokenLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # (logits_CV, x0_C, z_C, t_C) -> loss_C, differentiable
+# (logits_CW, x0_C, z_C, *numbers_C) -> loss_C and its slope by the logits; a plain function, so that it can be compiled
+TokenScore = Callable[..., tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class View:
     scored_BL: Tensor  # bool, on the CPU: counting it need not wait for a device
     weight_B: Tensor  # on the CPU
     loss: TokenLoss | None = None  # of a scored position; None: -log p(x_0), the cross-entropy
+    score: TokenScore | None = None  # in place of `loss`: quick, in little memory
+    score_B: tuple[Tensor, ...] = ()  # what `score` is given of each text
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class Process(Protocol):
         """A term of the ELBO at times t: its mean over t ~ U(0, 1] is the NELBO, in nats per text."""
 
     def posterior(self, log_p_MV: Tensor, z_M: Tensor, s: Tensor, t: Tensor, states: States) -> Tensor:
-        """log q(z_s = v | z_t) where x_0 has the law p: (M, V), normalised."""
+        """log q(z_s = v | z_t) where x_0 has the model's law p: (M, V), normalised."""
 
 
 PROCESSES: dict[str, type[Any]] = {}
