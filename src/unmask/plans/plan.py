@@ -36,7 +36,6 @@ class Assignment:
     step_BL is the step that reveals a position, -1 where nothing is blank. For an adaptive plan it only says how many
     positions of which block a step reveals, and `tie_BL` which of equally confident ones goes first: the lower number.
     `argmax_step` is MDLM's noise removal: that step takes the likeliest token. `u_BL` is what a locked plan went by.
-    Where an adaptive plan draws its positions, `noise` has each row's generator, for fresh noise at every step.
     """
 
     step_BL: Tensor
@@ -45,7 +44,6 @@ class Assignment:
     argmax_step: int | None = None
     tie_BL: Tensor | None = None
     u_BL: Tensor | None = None
-    noise: Sequence[torch.Generator] = ()
 
     def spans(self, row_R: Tensor, block_R: Tensor) -> Tensor:
         """(row, first, last + 1) of the blanks that a row's block has: (R, 3)."""
@@ -363,12 +361,9 @@ def make_plan(plan: str | Plan) -> Plan:
     found = named("plan", name, PLANS)
     if not sign:
         return found
-    if isinstance(found, Locked) and isinstance(found.law, laws.Turning):
-        return _turning(plan, found.law.having(said))
-    if not hasattr(found, "having"):
+    if not (isinstance(found, Locked) and isinstance(found.law, laws.Turning)):
         raise UserError(f"the plan {name} has no settings: leave out :{said}")
-    having: Plan = found.having(said)
-    return having
+    return _turning(plan, found.law.having(said))
 
 
 def locked_plans() -> dict[str, Locked]:

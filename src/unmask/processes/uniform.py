@@ -8,8 +8,8 @@ that its argmax ever uses of it:
     else it is the rival j* that holds M, and that is the same rival at all times
 
 u is uniform, and j* is uniform over the K - 1 rivals and independent of u: exchanging the rivals' names changes neither
-M nor eps_x. So z_t = x where u < P(t), else j*, has exactly the joint law over all times of the argmax of one eps, and no
-table of positions x K is needed. P(t) = alpha + (1 - alpha)/K: a token drawn evenly is x again once in K. It is the
+M nor eps_x. So z_t = x where u < P(t), else j*, has exactly the joint law over all times of the argmax of one eps, and
+no table of positions x K is needed. P(t) = alpha + (1 - alpha)/K: a token drawn evenly is x again once in K. It is the
 same F_Y as the masked process's gamma.
 
 A model's law p is, as in Duo, the law of x_0 before z_t is seen at that very position: `posterior` and the NELBO bring
@@ -71,8 +71,8 @@ def rate_of_nelbo(
 ) -> tuple[Tensor, Tensor]:
     """Duo's Rao-Blackwellised NELBO of a position at one time, in nats per unit of time, and its slope by the logits.
 
-    beta = 1 - alpha, kappa = K alpha / beta, speed = -d alpha/dt, p = softmax(logits), y = kappa p, l = log1p(y), so that
-    l_j = log(thetabar_j / beta) in Duo's symbols; S = sum_j l_j, Lambda = log1p(kappa), d = kappa (1 - p_x)/(1 + y_x):
+    beta = 1 - alpha, kappa = K alpha / beta, speed = -d alpha/dt, p = softmax(logits), y = kappa p, l = log1p(y) (which is
+    log(thetabar / beta) in Duo's symbols), S = sum_j l_j, Lambda = log1p(kappa), d = kappa (1 - p_x)/(1 + y_x):
 
         z != x:  speed [ (Lambda - l_x)/beta + (l_z - y_z/(1 + y_z))/(alpha beta) + (Lambda - S)/(K alpha) ]
         z  = x:  speed/(1 + kappa) [ d/beta + (d - log1p(d))/alpha + (Lambda - S)/(K alpha) ]

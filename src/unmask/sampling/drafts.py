@@ -266,8 +266,6 @@ def choose(rule: Any, step: Step, move: Move) -> Tensor:
 
     parts = [rule.confidence(law(part).log_softmax(-1)).cpu() for part in step.parts()]
     confidence_M, row_M = torch.cat(parts), step.row_M.cpu()
-    if move.gumbel_M is not None:
-        confidence_M = confidence_M.double() / rule.alg_temp + move.gumbel_M
     quota_B, passing_M = rule.limits(confidence_M, row_M, move.quota_B)
     return keep_most_confident(confidence_M, row_M, quota_B, move.tie_M, passing_M)
 
