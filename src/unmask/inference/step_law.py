@@ -34,6 +34,7 @@ class Step:
     posterior: Callable[[Tensor, Tensor], Tensor] | None = None  # (log p_CV, which of the M_C) -> log q(z_s); None: p
     heat_M: Tensor | None = None  # the temperature of each position, beside the law's 1; None: the law's own
     rank_M: Tensor | None = None  # the plan's u of each position; None: the plan has none
+    guidance: float = 0.0  # above 0, h_ND holds features that know the prompt, then those that do not, side by side
 
     @property
     def row_M(self) -> Tensor:
@@ -51,7 +52,11 @@ class Step:
 
     def logits(self, part: Tensor) -> Tensor:
         """The head at some of the positions."""
-        return self.ready.logits(self.h_ND[self.local_M[part]])
+        h_CD = self.h_ND[self.local_M[part]]
+        if not self.guidance:
+            return self.ready.logits(h_CD)
+        known_CV, unknown_CV = (self.ready.logits(h)[:, : self.ready.states.size] for h in h_CD.chunk(2, -1))
+        return guided(known_CV, unknown_CV, self.guidance)
 
     def heat(self, part: Tensor) -> Tensor | None:
         """Temperatures of some of the positions, where each has its own."""
@@ -63,6 +68,12 @@ class Step:
         if self.posterior is None:
             return shaped_CV
         return self.posterior(shaped_CV.log_softmax(-1)[:, : self.ready.states.size], part)
+
+
+def guided(known: Tensor, unknown: Tensor, w: float) -> Tensor:
+    """Logits of the guided law, as LLaDA's `cfg_scale` has it: unknown + (w + 1) (known - unknown)."""
+    known, unknown = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (known, unknown))
+    return unknown + (w + 1) * (known - unknown)
 
 
 class StepLaw(Protocol):

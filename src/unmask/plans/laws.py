@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -81,6 +82,18 @@ def dilated(B: int, L: int, generator: torch.Generator, steps: int | None) -> Te
     return (rank_BL + _uniform((B, L), generator)) / P
 
 
+def settings_of(said: str, known: Collection[str]) -> dict[str, Any]:
+    """Settings as they follow a plan's name: NAME=VALUE, with commas between them."""
+    given = dict(part.partition("=")[::2] for part in said.split(","))
+    for name in given:
+        if name not in known:
+            raise unknown("setting of a plan", name, known)
+    try:
+        return {name: json.loads(value) for name, value in given.items()}
+    except ValueError as error:
+        raise UserError(f"settings of a plan are NAME=VALUE with commas between them, not {said}") from error
+
+
 class Turning:
     """u_i = frac(shift + i turn), as golden, but with a turn of each text's own, uniform over intervals.
 
@@ -99,15 +112,7 @@ class Turning:
 
     def having(self, said: str) -> Turning:
         """The same law with other settings: NAME=VALUE, with commas between them."""
-        known, given = vars(self), dict(part.partition("=")[::2] for part in said.split(","))
-        for name in given:
-            if name not in known:
-                raise unknown("setting of a plan", name, known)
-        try:
-            values = {name: json.loads(value) for name, value in given.items()}
-        except ValueError as error:
-            raise UserError(f"settings of a plan are NAME=VALUE with commas between them, not {said}") from error
-        return replace(self, **values)  # type: ignore[type-var]
+        return replace(self, **settings_of(said, vars(self)))  # type: ignore[type-var]
 
     def __call__(self, B: int, L: int, generator: torch.Generator, steps: int | None) -> Tensor:
         assert steps is not None, "Locked.draw asks for them"

@@ -8,7 +8,7 @@ Shapes: B sequences, L positions; flat positions M count through the (B, L) tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -33,6 +33,7 @@ class State:
     nfe_B: Tensor  # on the model's device, as the rows of a move are
     rounds_B: Tensor  # there too: rounds of a step law that draws in rounds
     memory: Any = None  # a cache of keys and values for these rows (inference/cache.py)
+    given_BL: Tensor | None = None  # for guidance: which tokens were given; on the model's device
 
     def masked_BL(self, mask_id: int) -> Tensor:
         return (self.z_BL == mask_id).cpu()
@@ -44,7 +45,7 @@ class Move:
 
     Positions and rows are on the model's device, quotas on the CPU; `local_M` counts through the table of those rows.
     `quota_B` and `tie_M` are for adaptive plans: of the candidates in `reveal_M` each row keeps so many, the most
-    confident, of equally confident ones those with the lowest number.
+    confident, of equally confident ones those with the lowest number. `gumbel_M` is the noise where they are drawn.
     """
 
     step: int
@@ -55,6 +56,7 @@ class Move:
     remask_M: Tensor | None = None
     quota_B: Tensor | None = None
     tie_M: Tensor | None = None
+    gumbel_M: Tensor | None = None
     argmax: bool = False
     rank_M: Tensor | None = None  # u of each position, where a plan has one
     times: tuple[float, float] | None = None  # (t, s), for a process that draws from its posterior
@@ -86,7 +88,7 @@ def join_moves(parts: list[tuple[Move, int, int]], rows: int, length: int, devic
     here = [move.rows_R + at for move, at, _ in parts]
     starts = torch.tensor([0, *(len(move.rows_R) * own for move, _, own in parts)]).cumsum(0).tolist()
     local = [move.local_M + start for (move, _, _), start in zip(parts, starts, strict=False)]
-    quota_B = tie_M = span_R3 = None
+    quota_B = tie_M = gumbel_M = span_R3 = None
     if first.span_R3 is not None:
         spans = [(move.span_R3, at) for move, at, _ in parts if move.span_R3 is not None]
         span_R3 = torch.cat([span_R3 + torch.tensor([at, 0, 0]) for span_R3, at in spans])
@@ -96,12 +98,14 @@ def join_moves(parts: list[tuple[Move, int, int]], rows: int, length: int, devic
             assert move.quota_B is not None
             quota_B[at : at + len(move.quota_B)] = move.quota_B
         tie_M = torch.cat([move.tie_M for move, _, _ in parts if move.tie_M is not None])
+        gumbels = [move.gumbel_M for move, _, _ in parts if move.gumbel_M is not None]
+        gumbel_M = torch.cat(gumbels) if gumbels else None  # parts draw alike: all have it, or none
     ranks = [move.rank_M for move, _, _ in parts if move.rank_M is not None]
     rank_M = torch.cat(ranks) if len(ranks) == len(parts) else None
     reveal_M, rows_R, local_M = (to_device(torch.cat(each), device) for each in (reveal, here, local))
     return replace(
         first, reveal_M=reveal_M, rows_R=rows_R, local_M=local_M, quota_B=quota_B, tie_M=tie_M, rank_M=rank_M,
-        span_R3=span_R3,
+        gumbel_M=gumbel_M, span_R3=span_R3,
     )  # fmt: skip
 
 
@@ -153,9 +157,17 @@ def adaptive_moves(
         candidate_BL = masked_BL & (assigned.block_BL == block_B1)
         row_R = candidate_BL.any(1).nonzero()[:, 0]
         more = {"tie_M": assigned.tie_BL[candidate_BL], "span_R3": assigned.spans(row_R, block_B1[row_R, 0])}
+        if assigned.noise:
+            more["gumbel_M"] = _gumbel(assigned.noise, candidate_BL.shape[1])[candidate_BL]
         yield Move.at(step, assigned.steps, candidate_BL, device, quota_B=quota_B, **more)
         if by_threshold and not bool(state.masked_BL(mask_id).any()):
             return
+
+
+def _gumbel(generators: Sequence[torch.Generator], L: int) -> Tensor:
+    """Gumbel noise of every position, (B, L)."""
+    u_BL = torch.stack([torch.rand(L, generator=g, dtype=torch.float64) for g in generators])
+    return -(-u_BL.log()).log()
 
 
 def keep_most_confident(

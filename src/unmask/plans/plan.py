@@ -1,8 +1,7 @@
 """Plans: which positions each step reveals.
 
-*Locked* plans are known before the first forward, so a step runs the vocabulary head and
-the draw on its own positions only. *Adaptive* plans know only how many positions a step reveals, and look at the
-model's law at every candidate to choose them.
+*Locked* plans are known before the first forward, so a step runs the vocabulary head and the draw on its own positions
+only. *Adaptive* plans know only how many positions a step reveals, and look at the law at every candidate to choose.
 
 Shapes: B sequences, L positions, M candidates, C blocks.
 """
@@ -34,8 +33,9 @@ class Assignment:
     """What a plan knows before the first forward.
 
     step_BL is the step that reveals a position, -1 where nothing is blank. For an adaptive plan it only says how many
-    positions of which block a step reveals, and `tie_BL` which of equally confident ones goes first: the lower number.
-    `argmax_step` is MDLM's noise removal: that step takes the likeliest token. `u_BL` is what a locked plan went by.
+    positions of which block a step reveals, `tie_BL` which of equally confident ones goes first (the lower number), and
+    `noise`, of one that draws its positions, holds each row's generator. `argmax_step` is MDLM's noise removal: that
+    step takes the likeliest token. `u_BL` is what a locked plan went by.
     """
 
     step_BL: Tensor
@@ -44,6 +44,7 @@ class Assignment:
     argmax_step: int | None = None
     tie_BL: Tensor | None = None
     u_BL: Tensor | None = None
+    noise: Sequence[torch.Generator] = ()
 
     def spans(self, row_R: Tensor, block_R: Tensor) -> Tensor:
         """(row, first, last + 1) of the blanks that a row's block has: (R, 3)."""
@@ -98,8 +99,7 @@ class Locked:
         """u of B sequences of L positions: (B, L) float64 in [0, 1), on the CPU."""
         if self.for_steps and steps is None:
             raise UserError(f"the plan {self.name!r} is made for one number of steps: give steps")
-        # a sum such as (rank + rand)/L may round up to 1
-        return self.law(B, L, generator, steps).clamp_(max=1 - 2.0**-53)
+        return self.law(B, L, generator, steps).clamp_(max=1 - 2.0**-53)  # a sum such as (rank + rand)/L may be 1
 
     def u(self, blank_BL: Tensor, steps: int, generators: list[torch.Generator]) -> Tensor:
         """u of B sequences, one generator each."""
@@ -361,9 +361,11 @@ def make_plan(plan: str | Plan) -> Plan:
     found = named("plan", name, PLANS)
     if not sign:
         return found
-    if not (isinstance(found, Locked) and isinstance(found.law, laws.Turning)):
+    if isinstance(found, Locked) and isinstance(found.law, laws.Turning):
+        return _turning(plan, found.law.having(said))
+    if not hasattr(found, "having"):
         raise UserError(f"the plan {name} has no settings: leave out :{said}")
-    return _turning(plan, found.law.having(said))
+    return found.having(said)
 
 
 def locked_plans() -> dict[str, Locked]:
@@ -374,9 +376,9 @@ def locked_plans() -> dict[str, Locked]:
 def locked_plan(plan: str | Plan) -> Locked:
     """A plan that is a law of u, from its name or itself."""
     found = make_plan(plan) if isinstance(plan, str) and plan.partition(":")[0] in PLANS else plan
-    if not isinstance(found, Locked):
-        raise unknown("plan with a law of u", plan if isinstance(plan, str) else plan.name, locked_plans())
-    return found
+    if isinstance(found, Locked):
+        return found
+    raise unknown("plan with a law of u", plan if isinstance(plan, str) else plan.name, locked_plans())
 
 
 def draw_u(shape: tuple[int, int], plan: str | Plan, *, generator: torch.Generator, steps: int | None = None) -> Tensor:

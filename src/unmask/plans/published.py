@@ -10,8 +10,9 @@ Shapes: B sequences, L positions, M candidates, V states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from unmask.core.errors import UserError
 from unmask.plans.grids import Grid
+from unmask.plans.laws import settings_of
 from unmask.plans.plan import Assignment, Blocks, Confidence, deal_steps, register_plan
 from unmask.processes.schedule import Schedule
 
@@ -30,6 +32,7 @@ class PublishedConfidence(Confidence):
     """The confidence of the network's own law: no temperature, no cut, and the mask counted among the states."""
 
     margin: bool = False  # the likeliest token's lead over the second
+    alg_temp: float = 0.0  # above 0 positions are drawn without replacement, from softmax(confidence / alg_temp)
     whole_law: ClassVar[bool] = True
 
     def confidence(self, log_p_MV: Tensor) -> Tensor:
@@ -39,18 +42,27 @@ class PublishedConfidence(Confidence):
         return super().confidence(log_p_MV)
 
 
-def _assigned(blank_BL: Tensor, quotas: Iterator[list[tuple[int, int]]], block_BL: Tensor) -> Assignment:
-    """Of every row the (block, count) of each step, as counts on its blanks; ties go to the leftmost."""
+def _assigned(
+    blank_BL: Tensor, quotas: Iterator[list[tuple[int, int]]], block_BL: Tensor,
+    shuffle: Sequence[torch.Generator] = (), noise: Sequence[torch.Generator] = (),
+) -> Assignment:  # fmt: skip
+    """Of every row the (block, count) of each step, as counts on its blanks; ties go to the leftmost.
+
+    With `shuffle` the places are dealt out in a random order within each block, and that is the plan.
+    """
     step_BL = torch.full(blank_BL.shape, -1)
     most = 0
     for row, quota in enumerate(quotas):
         place_M, done = blank_BL[row].nonzero()[:, 0], 0
+        if shuffle:
+            place_M = place_M[torch.randperm(len(place_M), generator=shuffle[row])]
+            place_M = place_M[block_BL[row, place_M].argsort(stable=True)]
         for step, (_, count) in enumerate(quota):
             step_BL[row, place_M[done : done + count]] = step
             done += count
         most = max(most, len(quota))
-    tie_BL = torch.arange(blank_BL.shape[1], dtype=torch.float64).expand(blank_BL.shape)
-    return Assignment(step_BL, block_BL, most, tie_BL=tie_BL)
+    tie_BL = None if shuffle else torch.arange(blank_BL.shape[1], dtype=torch.float64).expand(blank_BL.shape)
+    return Assignment(step_BL, block_BL, most, tie_BL=tie_BL, noise=noise)
 
 
 def _own_counts(grid: Grid, name: str) -> None:
@@ -67,7 +79,7 @@ class LLaDAOrder:
     name: ClassVar[str] = "llada"
 
     @property
-    def rule(self) -> PublishedConfidence:
+    def rule(self) -> PublishedConfidence | None:
         return PublishedConfidence()
 
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
@@ -85,35 +97,53 @@ class LLaDAOrder:
                     for step in range(share)
                 ]
 
-        return _assigned(blank_BL, quotas(), block_BL)
+        return _assigned(blank_BL, quotas(), block_BL, shuffle=() if self.rule else generators)
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "size": self.size}
 
 
 @dataclass(frozen=True)
+class LLaDARandom(LLaDAOrder):
+    """`generate` of LLaDA with remasking random: the same counts, the positions of a block in random order."""
+
+    name: ClassVar[str] = "llada_random"
+    rule: ClassVar[None] = None  # known before the first step
+
+
+@dataclass(frozen=True)
 class DreamOrder:
-    """`diffusion_generate` of Dream: the whole answer at once; `score` is its `alg`."""
+    """`diffusion_generate` of Dream: the whole answer at once; `score` is its `alg`, and `alg_temp` its setting."""
 
     score: Literal["maskgit_plus", "entropy", "topk_margin"] = "maskgit_plus"
+    alg_temp: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.alg_temp, (int, float)) and 0 <= self.alg_temp < math.inf):
+            raise UserError(f"alg_temp must be 0 (the most confident positions) or above (drawn), not {self.alg_temp}")
+
+    def having(self, said: str) -> DreamOrder:
+        """The same order with its setting changed."""
+        return replace(self, **settings_of(said, ["alg_temp"]))
 
     @property
     def name(self) -> str:
-        return {"maskgit_plus": "dream", "entropy": "dream_entropy", "topk_margin": "dream_margin"}[self.score]
+        own = {"maskgit_plus": "dream", "entropy": "dream_entropy", "topk_margin": "dream_margin"}[self.score]
+        return f"{own}:alg_temp={self.alg_temp:g}" if self.alg_temp else own
 
     @property
     def rule(self) -> PublishedConfidence:
-        return PublishedConfidence(
-            "entropy" if self.score == "entropy" else "probability", margin=self.score == "topk_margin"
-        )
+        score: Literal["entropy", "probability"] = "entropy" if self.score == "entropy" else "probability"
+        return PublishedConfidence(score, margin=self.score == "topk_margin", alg_temp=float(self.alg_temp))
 
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
         _own_counts(grid, self.name)
         quotas = ([(0, count) for count in dream_counts(int(row.sum()), grid.steps)] for row in blank_BL)
-        return _assigned(blank_BL, quotas, torch.zeros(blank_BL.shape, dtype=torch.int64))
+        noise = generators if self.alg_temp else ()
+        return _assigned(blank_BL, quotas, torch.zeros(blank_BL.shape, dtype=torch.int64), noise=noise)
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "eps": EPS}
+        return {"name": self.name, "eps": EPS, "alg_temp": self.alg_temp}
 
 
 def dream_counts(blanks: int, steps: int) -> list[int]:
@@ -127,6 +157,7 @@ def dream_counts(blanks: int, steps: int) -> list[int]:
 
 
 register_plan("llada", LLaDAOrder())
+register_plan("llada_random", LLaDARandom())
 for _score in ("maskgit_plus", "entropy", "topk_margin"):
     _order = DreamOrder(_score)
     register_plan(_order.name, _order)

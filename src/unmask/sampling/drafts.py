@@ -9,6 +9,7 @@ Shapes: S rows of a table, B of them a draft's, R rows in a forward, L positions
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -61,6 +62,7 @@ class How:
     callback: Callback | None
     spell: Literal["all", "to_end", "answer"] = "all"  # the text as it stands, up to its end, or its answer alone
     cache: Caching | None = None
+    guidance: float = 0.0
 
     def check(self) -> None:
         """Options that exclude one another."""
@@ -74,6 +76,11 @@ class How:
             if self.remask is not None or self.legacy or self.plan is None:
                 raise UserError("a cache goes with a plan, on which what was revealed stays: leave out the cache, or "
                                 f"remask and {LEGACY}")  # fmt: skip
+        if not 0 <= self.guidance < math.inf:
+            raise UserError(f"guidance must be at least 0 and finite, not {self.guidance}")
+        if self.guidance and (self.plan is None or self.legacy or self.cache or self.step_law.name != "factorised"):
+            raise UserError("guidance is for models with a mask and tokens drawn one by one: take no cache, no "
+                            f"{LEGACY}, and the step law factorised")  # fmt: skip
         if self.remask is not None and (name != "iid" or self.grid.by != "time"):
             raise UserError("remasking goes position by position: take plan iid and the grid uniform, cosine or mdlm")
 
@@ -146,6 +153,10 @@ def start_draft(how: How, ready: Ready, table: State, indices: list[int], given_
     state.rounds_B.zero_()
     if table.memory is not None:
         table.memory.forget(range(at, at + B))
+    if how.guidance:
+        if table.given_BL is None:
+            table.given_BL = torch.zeros_like(table.z_BL, dtype=torch.bool)
+        table.given_BL[at : at + B, :L] = to_device(given_BL >= 0, ready.device)
     return Draft(how, indices, given_BL < 0, state, at)
 
 
@@ -182,8 +193,15 @@ def take_step(ready: Ready, table: State, going: Sequence[Going]) -> list[Drawn]
         h_ND = table.memory.features(table.z_BL, torch.cat(spans)).flatten(0, 1)
     else:
         z_RL = table.z_BL if whole else table.z_BL[rows_R]
+        if guidance := going[0][0].how.guidance:  # of all of them: only the server steps several, and it has none
+            assert table.given_BL is not None
+            assert ready.states.mask is not None
+            z_RL = torch.cat([z_RL, z_RL.masked_fill(table.given_BL[rows_R], ready.states.mask)])
+            lengths = lengths * 2
         h_ND = ready.packed(z_RL, lengths, _conditions(process, moves, ready.device))
-    table.nfe_B[rows_R] += 1
+        if guidance:
+            h_ND = torch.cat(h_ND.chunk(2), dim=-1)
+    table.nfe_B[rows_R] += 1 + bool(going[0][0].how.guidance)
     parts = h_ND.split([sum(each) for each in sizes])
     return [
         _draw(ready, table, process, alike, move, part)
@@ -198,7 +216,8 @@ def _placed(draft: Draft, move: Move) -> tuple[Move, int, int]:
 def _kind(how: How, move: Move) -> Any:
     """Drafts draw alike if only their noise and their temperatures differ."""
     rule = None if move.quota_B is None or how.plan is None else how.plan.rule
-    return replace(how.law, temperature=float(how.law.temperature > 0)), id(how.step_law), rule, move.argmax, move.times
+    law = replace(how.law, temperature=float(how.law.temperature > 0))
+    return law, id(how.step_law), rule, move.argmax, move.times, how.guidance
 
 
 def _conditions(process: Process, moves: list[Move], device: torch.device) -> Tensor | None:
@@ -216,7 +235,8 @@ def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move
     if move.times is not None:
         posterior = _posterior(ready, process, table.z_BL.flatten()[move.reveal_M], move.times)
     law, heat_M = _temperatures(ready, alike)
-    step = Step(ready, h_ND, move.local_M, move.reveal_M, table.z_BL.shape[1], law, posterior, heat_M, move.rank_M)
+    step = Step(ready, h_ND, move.local_M, move.reveal_M, table.z_BL.shape[1], law, posterior, heat_M, move.rank_M,
+                how.guidance)  # fmt: skip
     if move.quota_B is not None:
         assert how.plan is not None
         step = step.chosen(choose(how.plan.rule, step, move).to(move.reveal_M.device).nonzero()[:, 0])
@@ -266,6 +286,8 @@ def choose(rule: Any, step: Step, move: Move) -> Tensor:
 
     parts = [rule.confidence(law(part).log_softmax(-1)).cpu() for part in step.parts()]
     confidence_M, row_M = torch.cat(parts), step.row_M.cpu()
+    if move.gumbel_M is not None:
+        confidence_M = confidence_M.double() / rule.alg_temp + move.gumbel_M
     quota_B, passing_M = rule.limits(confidence_M, row_M, move.quota_B)
     return keep_most_confident(confidence_M, row_M, quota_B, move.tie_M, passing_M)
 

@@ -98,8 +98,8 @@ class Run:
     @torch.inference_mode()
     def batch(self, indices: list[int], given_BL: Tensor) -> list[Row]:
         """The loop: for every step a move, one forward of the rows it touches, head and draw where it draws."""
-        self.ready.expect(*given_BL.shape)  # a step may touch fewer rows
         rows, length = given_BL.shape
+        self.ready.expect(rows * (1 + bool(self.how.guidance)), length)  # a step may touch fewer rows
         state = new_table(self.ready, rows, length, self._memory(rows, length))
         draft = start_draft(self.how, self.ready, state, indices, given_BL)
         drawn_in, in_rounds = LEGACY if self.how.legacy else "", False
@@ -194,7 +194,7 @@ def _record(rows: list[Row], nfe_n: Tensor, rounds_n: Tensor | None, forwards: i
         nfe=float(nfe_n.double().mean()), forwards=forwards,  # of batches, over all processes
         rounds=rounds,  # of the step law's head, a text
         remask=None if how.remask is None else vars(how.remask), temperature=law.temperature, top_p=law.top_p,
-        top_k=law.top_k, cache=None if how.cache is None else how.cache.to_json(),
+        top_k=law.top_k, guidance=how.guidance, cache=None if how.cache is None else how.cache.to_json(),
         draw=used[0] if len(used) == 1 else used, precision=run.ready.precision, seed=how.seed,
         n=len(rows),
     )  # fmt: skip

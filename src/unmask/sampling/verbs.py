@@ -55,6 +55,7 @@ def sample(
     temperature: float = 1.0,
     top_p: float = 1.0,
     top_k: int | None = None,
+    guidance: float = 0.0,
     draw: Literal["float64", "fp32", "legacy_fp32"] = "float64",
     cache: Literal["none", "exact", "prefix", "dual"] | None = None,
     refresh: int | None = None,
@@ -89,7 +90,8 @@ def sample(
     Plan:
         plan: which positions a step reveals: iid, permutation, golden, comb, rotation, van_der_corput, stride, dilated,
             left_to_right, confidence, entropy, entropy_bounded, or blocks (of 32 positions from left to right, golden
-            inside each); llada, dream, dream_entropy, dream_margin are the published samplers' own; default: comb
+            inside each); llada, llada_random, dream, dream_entropy, dream_margin (these with :alg_temp=0.1, say) are
+            the published samplers' own; default: comb
         block_size: go from left to right in blocks of so many positions, the plan inside each
         threshold: with --plan confidence or blocks the probability, with entropy the nats, at which a position is
             sure enough to be revealed, with entropy_bounded the bound on a step's summed entropy (0.1); this sets the
@@ -104,6 +106,8 @@ def sample(
         temperature: below 1 the likelier tokens gain; 0 takes the likeliest
         top_p: draw from the fewest likeliest tokens that have this probability together
         top_k: draw from this many likeliest tokens
+        guidance: above 0, follow the prompt more closely: what it changes in the logits counts this much more often
+            (LLaDA's cfg_scale); a step then runs the network twice, with the prompt and without
         draw: precision of the draw; legacy_fp32 is the published algorithm with its bias, for --plan iid --grid mdlm
     Machine:
         cache: keep keys and values from step to step: exact where a network is block-causal (sdar, and its default);
@@ -134,7 +138,8 @@ def sample(
     law_of_step = chosen_step_law(checkpoint, step_law)
     spell: Any = "answer" if chat is not None else "to_end" if max_new is not None else "all"
     kept = _caching(checkpoint, cache, refresh)
-    how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback, spell, kept)
+    how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback, spell, kept,
+              guidance)  # fmt: skip
     how.check()
     n = how_many(n, prompt, chat, suffix, length, infill, numbers)
     with joined(device) as ranks:
@@ -143,6 +148,8 @@ def sample(
             n, longest=checkpoint.model.length, states=run.ready.states, tokenizer=checkpoint.tokenizer, length=length,
             prompt=prompt, suffix=suffix, infill=infill, chat=chat, max_new=max_new,
         )  # fmt: skip
+        if guidance and not any(bool((template_L >= 0).any()) for template_L in wanted):
+            raise UserError("guidance follows what is given, and nothing is: give a prompt, a chat or infill")
 
         def report(rows: list[Row]) -> None:
             if finished is not None:

@@ -104,6 +104,8 @@ def sample_law(
     grid = choose_grid(plan, grid, steps)
     if given_L is None:
         given_L = torch.full((views.length,), views.tokens)
+    if getattr(plan.rule, "alg_temp", 0):
+        raise UserError(f"the exact law of {plan.name}, which draws its positions, is not known here")
     if plan.rule:
         return _adaptive(views, plan, grid, given_L, schedule or LogLinear())
     blank_L = given_L == views.tokens
