@@ -5,12 +5,12 @@
 # stops no other. KEEP holds two files, written anew after every head: heads.tar (bf16), results.tgz (all else).
 # Stopped, the same call goes on. At toy size, in two minutes on a CPU:
 #   CORPUS=corpora/sample OUT=runs/toy STEPS=6 SHORT=2 TEXTS=2 COUNTS="2 4" ONE=8 PLANS="comb golden" \
-#       FLAGS="--batch 2 --warmup 2 --no-compile --precision fp32" bash studies/chain/run.sh
+#       FLAGS="--batch 2 --warmup 2 --no-compile --precision fp32" JOINT="--batch 2" bash studies/chain/run.sh
 set -uo pipefail
 : "${CORPUS:?a folder of unmask prepare, with the tokenizer of the model}" "${OUT:=runs/chain}" "${KEEP:=$OUT/kept}" "${MODEL:=pocket}"
-: "${STEPS:=6000}" "${SHORT:=600}" "${TRAIN:=215}" "${LIMIT:=120}" "${TEXTS:=504}" "${ONE:=256}" "${FLAGS:=}"
+: "${STEPS:=6000}" "${SHORT:=500}" "${TRAIN:=240}" "${LIMIT:=120}" "${TEXTS:=504}" "${ONE:=256}" "${FLAGS:=}"
 : "${PLANS:=comb golden stride iid}" "${COUNTS:=2 4 8 16}" "${HEADS=small-muon blind-muon small-adamw large-muon}"
-: "${ORDERS=left_to_right plan confidence}"
+: "${ORDERS=left_to_right plan confidence}" "${BEYOND=joint-2 joint-0 distil}" "${JOINT:=}"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$OUT/logs" "$KEEP"
@@ -19,6 +19,7 @@ python() { timeout -k 30 "$LIMIT" "${PYTHON:-python3}" "$@"; }
 
 options() { # of a head, by its name
   case $1 in *adamw) ;; *) echo "--optimiser muon --muon_lr 0.01 --beta2 0.95" ;; esac
+  case $1 in distil*) echo "--set teacher_steps=4" ;; esac
   case $1 in large*) echo "--hidden 384 --blocks 4 --heads 6" ;; blind*) echo "--set blind=true" ;; esac
 }
 
@@ -42,7 +43,7 @@ keep() { # at once, so that nothing is lost if time runs out
   (
     flock 9
     mkdir -p "$OUT/bf16"
-    tar -cf "$KEEP/.heads" --exclude './order-*' -C "$OUT/bf16" . && mv "$KEEP/.heads" "$KEEP/heads.tar"
+    tar -cf "$KEEP/.heads" --exclude './order-*' --exclude ./distil -C "$OUT/bf16" . && mv "$KEEP/.heads" "$KEEP/heads.tar"
     cd "$OUT" && find . \( -name '*.json' -o -name 'metrics.jsonl' -o -name '*.log' -o -name '*.md' \) -not -path '*/cells/*' \
       -not -path '*/state/*' -not -path './kept/*' -print0 | tar --null -czf .results -T -
   ) 9>"$OUT/lock"
@@ -52,6 +53,13 @@ keep() { # at once, so that nothing is lost if time runs out
 narrow() { # a head alone in bf16
   python -c 'import sys, torch; from unmask.checkpoint.io import save, stored
 save(stored(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$OUT/$1/checkpoint" "$OUT/bf16/$1"
+}
+
+joint() { # NAME-BLOCKS: a head with so many of the model's last blocks
+  # shellcheck disable=SC2086
+  python "$here/joint.py" --model "$MODEL" --data "$CORPUS" --blocks "${1#*-}" --steps "$SHORT" --out "$OUT/$1" $JOINT
+  bounds "$1=$OUT/$1" --plans comb golden iid --steps 2 4 && keep
+  say "$1 is done"
 }
 
 one() { # NAME STEPS PLANS COUNTS OPTIONS...: a head from its training to what it is worth
@@ -69,6 +77,11 @@ done
 {
   for order in $ORDERS; do one "order-$order" "$SHORT" "comb golden iid" "2 4" --set order="$order"; done
 } >"$OUT/logs/orders.log" 2>&1 &
+{
+  for name in $BEYOND; do
+    case $name in joint*) joint "$name" ;; *) one "$name" "$SHORT" "comb golden iid" "2 4" ;; esac
+  done
+} >"$OUT/logs/beyond.log" 2>&1 &
 {
   # shellcheck disable=SC2086
   bounds "teacher=$MODEL" --plans $PLANS --steps $COUNTS

@@ -6,6 +6,10 @@ Every text draws its plan and its k; N goes round from one optimiser step to the
 NELBOs a token over the plans and numbers of steps. The body runs once, without gradients; the vocabulary head is the
 body's own, frozen.
 
+With `teacher_steps` the x_i of step k are not the text's but what the body itself draws there in so many steps, from
+the text around them. Its steps are cut from the same u, as the two views of MCD are; so the head learns the joint law
+of many steps.
+
 Shapes: B sequences, L positions, T = batch.total rows of the global batch, M positions that carry loss (flat, through
 (B, L)), C of them in a piece, S slots, D features, W columns of logits.
 """
@@ -13,7 +17,7 @@ Shapes: B sequences, L positions, T = batch.total rows of the global batch, M po
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -23,6 +27,7 @@ from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.data.loader import Batch as Held
+from unmask.inference.ready import draw_device
 from unmask.models.chain import ChainHead, in_slots, sureness, token_table
 from unmask.models.denoiser import MASK_LOGIT, states_of
 from unmask.models.family import plain
@@ -49,6 +54,7 @@ class Chaining(Fusible):
         teacher: the body: a checkpoint or a model
         plans: of which each text takes one
         steps: numbers of steps; each optimiser step takes the next one of them
+        teacher_steps: learn what the teacher draws in so many steps at the positions of a step; None: learn the text
         process: by default the teacher's
     """
 
@@ -56,6 +62,7 @@ class Chaining(Fusible):
     _: KW_ONLY
     plans: tuple[str, ...] = USUAL_PLANS
     steps: tuple[int, ...] = USUAL_STEPS
+    teacher_steps: int | None = None
     process: Process | None = None
 
     forwards: ClassVar[float] = 3
@@ -66,6 +73,8 @@ class Chaining(Fusible):
             locked_plan(plan)
         if not self.plans or not self.steps or min(self.steps) < 1:
             raise UserError("a chain is trained on at least one plan, in at least one step")
+        if (F := self.teacher_steps) is not None and (not isinstance(F, int) or isinstance(F, bool) or F < 1):
+            raise UserError(f"teacher_steps must be a whole number above 0, not {F!r}")
         teacher = Teacher.of(self.teacher)
         object.__setattr__(self, "teacher", teacher)
         object.__setattr__(self, "process", self.process or teacher.process)
@@ -91,8 +100,12 @@ class Chaining(Fusible):
         x0_BL, body, device = batch.tokens_BL, self._body, batch.tokens_BL.device
         step_BL, now_B1, u_BL = self._views(batch, N, generator)
         scored_BL, hidden_BL = step_BL == now_B1, to_device(step_BL >= now_B1, device)
-        h_ND = body.features(torch.where(hidden_BL, mask_of(states_of(body.model)), x0_BL)).flatten(0, 1)
+        z_BL = torch.where(hidden_BL, mask_of(states_of(body.model)), x0_BL)
+        h_ND = self._features(student, z_BL).flatten(0, 1)
         flat_M = flat(scored_BL)
+        if self.teacher_steps:
+            uniform_TL = torch.rand(batch.total, x0_BL.shape[1], generator=generator, dtype=torch.float64)
+            x0_BL = self.taught(z_BL, x0_BL, scored_BL, u_BL, uniform_TL[rows_of(batch)])
         slots = in_slots(flat_M // x0_BL.shape[1], self._rank(student, h_ND, flat_M, u_BL))
         where_RS = flat_M[slots.which_RS]
         at_RS, chosen_M = to_device(where_RS, device), to_device(where_RS[slots.real_RS], device)
@@ -108,10 +121,11 @@ class Chaining(Fusible):
     def scorer(self, student: ChainHead, first: Batch) -> Callable[[Tensor, slice], Tensor]:
         """For an evaluation: a function of texts and their places among all, nats a token of each; N of all kinds."""
         total, length = first.total, first.tokens_BL.shape[1]
+        text = replace(self, teacher_steps=None) if self.teacher_steps else self
 
         def score(x0_BL: Tensor, places: slice) -> Tensor:
             batch = Held(x0_BL, places.start, total)
-            losses = [self.loss(student, batch, N, stream(0, "evaluate", N)).loss_BL.sum(1) for N in self.steps]
+            losses = [text.loss(student, batch, N, stream(0, "evaluate", N)).loss_BL.sum(1) for N in self.steps]
             return torch.stack(losses).mean(0) / length
 
         return score
@@ -131,6 +145,24 @@ class Chaining(Fusible):
             cells = locked_plan(name).cells(N)
             step_TL[chosen_C] = assign_steps(u_CL, blank_CL, make_grid("rank", N), self.process.schedule, cells)
         return step_TL[rows], now_T[rows, None], u_TL[rows]
+
+    def _features(self, student: ChainHead, z_BL: Tensor) -> Tensor:
+        return self._body.features(z_BL)
+
+    @torch.no_grad()
+    def taught(self, z_BL: Tensor, x0_BL: Tensor, scored_BL: Tensor, u_BL: Tensor, uniform_BL: Tensor) -> Tensor:
+        """The text with what the teacher draws at the positions of a step, in `teacher_steps` steps of equal counts."""
+        body, device = self._body, z_BL.device
+        assert self.process is not None
+        assert self.teacher_steps is not None
+        when_BL = assign_steps(u_BL, scored_BL, make_grid("rank", self.teacher_steps), self.process.schedule)
+        z_BL, place = z_BL.clone(), draw_device(device)
+        for now in range(self.teacher_steps):
+            flat_M = flat(when_BL == now)
+            at_M, uniform_M = to_device(flat_M, device), to_device(uniform_BL.flatten()[flat_M], place)
+            h_ND = body.features(z_BL).flatten(0, 1)
+            z_BL.view(-1)[at_M] = body.draw(h_ND, at_M, z_BL.shape[1], uniform_M).to(device)
+        return torch.where(to_device(scored_BL, device), z_BL, x0_BL)
 
     def _rank(self, student: ChainHead, h_ND: Tensor, flat_M: Tensor, u_BL: Tensor) -> Tensor | None:
         """What the order of the slots goes by."""

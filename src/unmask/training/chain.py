@@ -37,7 +37,7 @@ COUNTS = (4, 8)  # numbers of steps in it, where the head was trained on them
 def new_head(base: Checkpoint, name: str, seed: int, shape: Mapping[str, Any]) -> ChainHead:
     """A head with fresh weights for this model; its output is zero."""
     for key in shape:
-        named("option of a chain", key, dict.fromkeys(SHAPE))
+        named("option of a chain", key, dict.fromkeys((*SHAPE, "teacher_steps")))
     model = plain(base.model)
     with torch.no_grad():
         z_1L = torch.zeros(1, min(8, model.length), dtype=torch.int64, device=next(model.parameters()).device)

@@ -143,6 +143,7 @@ def _chain(
     chosen: dict[str, Any] = {} if plan == "iid" else {"plans": (plan,)}
     chosen |= {} if plan_steps is None else {"steps": (plan_steps,)}
     given = {name: value for name, value in shape.items() if value is not None}
+    chosen |= {"teacher_steps": given.pop("teacher_steps")} if "teacher_steps" in given else {}
     return train_chain(base, _lasting(from_) or "", Chaining(base, **chosen), loader, trainer, given)
 
 
