@@ -92,14 +92,14 @@ def test_samples_of_a_new_process_follow_its_enumerated_law(plugin, steps):
     assert p_value(drawn.tokens, law_X) > 1e-3
     assert bool(drawn.log_q.isnan().all())  # of a path, not of the text
     assert drawn.record["nfe"] == steps
-    assert drawn.record["plan"] is None
+    assert drawn.record["plan"]["name"] == "ancestral"
 
 
 def test_given_words_are_held_and_a_plan_has_no_place(plugin):
     given = torch.tensor([-1, 2, -1])
     drawn = sample(Checkpoint(ExactUniform(), plugin.AnyToken()), 50, 4, infill=given, device="cpu")
     assert bool((drawn.tokens[:, 1] == 2).all())
-    with pytest.raises(UserError, match="draws every position at every step: leave out the plan"):
+    with pytest.raises(UserError, match="draws every position at every step, which the plan golden does not"):
         sample(Checkpoint(ExactUniform(), plugin.AnyToken()), 1, 2, plan="golden", device="cpu")
 
 

@@ -30,14 +30,15 @@ def test_it_is_drawn_and_scored_and_its_missing_scores_are_said(scene, network, 
         device="cpu", out=tmp_path, bracket=False,
     )  # fmt: skip
     (cell,) = results.where(model="other")
-    assert (cell.plan, cell.nfe) == ("every position", 4)
+    assert (cell.plan, cell.nfe) == ("ancestral", 4)
     assert {"gen_ppl", "entropy", "self_bleu"} <= cell.scores.keys()
     assert not {"path_gap", "judge_nll", "sampler_entropy"} & cell.scores.keys()
     assert "no log q" in cell.absent["path_gap"]
     assert "path_gap" in results.one(model="teacher").scores
     said = " ".join(results.notes)
     assert "No path_gap of other: the sampler gives these texts no log q" in said
-    assert "the process resampled draws every position at every step" in said
+    assert "other: none of --plans is of the process resampled: ancestral" in said
+    assert "No NELBO on ancestral in 4 steps of other: the process resampled does not say how far" in said
     bounds = {(bound.model, bound.plan) for bound in results.bounds}
     assert bounds == {("teacher", None), ("teacher", "golden"), ("other", None)}
     elbo, other = (next(b for b in results.bounds if b.model == m and b.plan is None) for m in pair)

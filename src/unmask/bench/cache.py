@@ -25,7 +25,7 @@ from unmask.inference.cache import Caching, Memory
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready, make_ready
 from unmask.plans.grids import make_grid
-from unmask.plans.plan import Blocks, Plan, make_plan
+from unmask.plans.plan import USUAL, Blocks, Plan, make_plan
 from unmask.sampling.drafts import Drawn, How, new_table, start_draft, take_step
 
 
@@ -58,7 +58,9 @@ def cache(
     if min(n, steps, block_size, *refresh) < 1:
         raise UserError("n, steps, block_size and refresh must be at least 1")
     ready = make_ready(checkpoint.model, pick_device(device))
-    how = How(checkpoint, None, make_grid("rank", steps), None, Law(), False, seed, checkpoint.step_law, None)
+    how = How(
+        checkpoint, make_plan(USUAL), make_grid("rank", steps), None, Law(), False, seed, checkpoint.step_law, None
+    )
     lines = []
     for name in plans:
         for kind in ("prefix", "dual"):

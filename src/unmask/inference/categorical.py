@@ -114,6 +114,36 @@ def pick(shaped_MV: Tensor, uniform_M: Tensor) -> Draw:
     return Draw(run_M * _RUN + state_M, log_q_M, weight_MV.dtype)
 
 
+def draw_mixture(
+    logits_MV: Tensor, uniform_M: Tensor, z_M: Tensor, numbers_6: Tensor, mask_id: int | None, law: Law,
+    heat_M: Tensor | None = None,
+) -> Draw:  # fmt: skip
+    """One state a position of a Mixture (processes/mixture.py), x_0 from the law that logits are shaped into.
+
+    One uniform number decides for a part, and what is left of it for a state of that part.
+    """
+    shaped_MV = shape_logits(logits_MV, mask_id, law, heat_M)
+    K, fresh, token, uniform, own, least = numbers_6.to(shaped_MV)
+    z_M, u_M = z_M.to(shaped_MV.device), uniform_M.to(shaped_MV)
+    total_M = shaped_MV.logsumexp(-1)
+
+    def p(state_M: Tensor) -> Tensor:
+        return (shaped_MV.gather(1, state_M[:, None])[:, 0] - total_M).exp()
+
+    def even(share_M: Tensor) -> Tensor:
+        return (share_M * K).clamp(min=0).minimum(K - 1).nan_to_num().long()
+
+    T_M = own * p(z_M) + least
+    y_M = (u_M - fresh) * T_M
+    drawn_M = pick(shaped_MV, (y_M / token).clamp(0, 1)).token_M
+    state_M = torch.where(y_M < token + uniform, even((y_M - token) / uniform), z_M)
+    state_M = torch.where(y_M < token, drawn_M, state_M)
+    state_M = torch.where(u_M < fresh, even(u_M / fresh), state_M)
+    stays_M = torch.where(state_M == z_M, 1 - fresh - (token + uniform) / T_M, 0.0)
+    q_M = fresh / K + (token * p(state_M) + uniform / K) / T_M + stays_M
+    return Draw(state_M, q_M.log(), shaped_MV.dtype)
+
+
 def _first_above(edge_MN: Tensor, target_M: Tensor) -> Tensor:
     """The first index whose (rising) edge exceeds the target; it has weight, since the edge before does not exceed it.
 

@@ -35,6 +35,7 @@ class Step:
     heat_M: Tensor | None = None  # the temperature of each position, beside the law's 1; None: the law's own
     rank_M: Tensor | None = None  # the plan's u of each position; None: the plan has none
     guidance: float = 0.0  # above 0, h_ND holds features that know the prompt, then those that do not, side by side
+    mixture: tuple[Tensor, Tensor] | None = None  # what stands there and the numbers of a Mixture: the posterior again
 
     @property
     def row_M(self) -> Tensor:
@@ -43,6 +44,7 @@ class Step:
 
     def chosen(self, which: Tensor) -> Step:
         """Only some of the positions."""
+        assert self.posterior is None, "all positions of such a step are drawn"
         heat_M, rank_M = (None if x is None else x[which.to(x.device)] for x in (self.heat_M, self.rank_M))
         return replace(self, local_M=self.local_M[which], flat_M=self.flat_M[which], heat_M=heat_M, rank_M=rank_M)
 
@@ -95,12 +97,16 @@ class Factorised:
     name: ClassVar[str] = "factorised"
 
     def draw(self, step: Step, uniform_M: Tensor) -> Draw:
-        drawn = []
+        drawn, states = [], step.ready.states
         for part in step.parts():
             noise = uniform_M[part.to(uniform_M.device)]
-            if step.posterior is None:
+            if step.mixture is not None:
+                z_M, numbers = step.mixture
+                run, z_C = step.ready.fused(categorical.draw_mixture), z_M[part.to(z_M.device)]
+                drawn.append(run(step.logits(part), noise, z_C, numbers, states.mask, step.law, step.heat(part)))
+            elif step.posterior is None:
                 run = step.ready.fused(categorical.draw)
-                drawn.append(run(step.logits(part), noise, step.ready.states.mask, step.law, step.heat(part)))
+                drawn.append(run(step.logits(part), noise, states.mask, step.law, step.heat(part)))
             else:
                 drawn.append(categorical.pick(step.shaped(part), noise))
         return categorical.join(drawn)

@@ -3,7 +3,8 @@
 log q_u(x) is the log-probability with which the sampler writes a text x given its plan u (sampling/teacher_forcing).
 NELBO_N = E_u E_data[-log q_u(x)] bounds the few-step sampler's own negative log-likelihood from above. There is no
 judge to please, and sharpening a calibrated model does not improve it. Text i meets the same plan u in every model,
-number of steps and grid, so differences are paired over texts and plans.
+number of steps and grid, so differences are paired over texts and plans. A process that draws every position at every
+step has the bound of its path instead (sampling/path_bound).
 
 Shapes: T texts, B of them at once, L positions.
 """
@@ -31,8 +32,11 @@ from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks, process_e
 from unmask.metrics.score import Ratio, Score, Unavailable
 from unmask.metrics.texts import Texts, check_same_tokenizer
 from unmask.models.denoiser import Denoiser, check_denoiser, is_causal, states_of
-from unmask.plans.grids import Grid
-from unmask.plans.plan import USUAL, Plan, by_threshold, choose_grid, make_plan
+from unmask.plans.every import EveryPosition, any_plan, check_times, plan_of
+from unmask.plans.grids import Grid, make_grid
+from unmask.plans.plan import USUAL, Plan, by_threshold, choose_grid
+from unmask.processes import Process
+from unmask.sampling.path_bound import path_bound
 from unmask.sampling.teacher_forcing import teacher_force
 
 
@@ -47,7 +51,7 @@ class Likelihood:
 
 
 def nelbo(
-    checkpoint: Checkpoint, texts: Texts, steps: int | None = None, *, plan: str | Plan = USUAL,
+    checkpoint: Checkpoint, texts: Texts, steps: int | None = None, *, plan: str | Plan | None = None,
     grid: str | Path | Grid | None = None, law: Law | None = None, seed: int = 0, batch: int | None = None,
     device: str = "auto", precision: Precision = "auto", compile: bool = False,
 ) -> Likelihood:  # fmt: skip
@@ -57,21 +61,27 @@ def nelbo(
     is the number of views in a forward.
     """
     _check(checkpoint, texts, batch, causal=False)
-    if not checkpoint.process.by_plan:
-        raise Unavailable(f"the process {checkpoint.process.name} may change a token again: it has no N-step NELBO")
-    plan = make_plan(plan)
-    grid = choose_grid(plan, grid, steps, usual=8)
-    if grid.argmax_tail:
+    plan = plan_of(checkpoint.process, None if plan is None else any_plan(plan), USUAL)
+    if isinstance(plan, EveryPosition):
+        grid = check_times(plan, make_grid(grid or "uniform", steps, usual=8))
+        _check_path(checkpoint.process, plan)
+    elif (grid := choose_grid(plan, grid, steps, usual=8)).argmax_tail:
         raise UserError("the mdlm grid fills its last positions by argmax and has no likelihood: take the grid uniform")
-    law = law or Law()
+    law, process = law or Law(), checkpoint.process
     with joined(device) as ranks:
         body = make_ready(checkpoint.model, ranks.device, precision, compile)
         rows = batch or usual_batch(checkpoint.model, ranks.device)
 
         def work(share: list[int]) -> list[list[float]]:
+            x_TL = texts.tokens_TL[share]
+            if isinstance(plan, EveryPosition):
+                nats_T = path_bound(body, x_TL, plan, grid, process, law=law, seed=seed, indices=share, rows=rows)
+                nats_T = nats_T + process.prior_nats(body.states) * x_TL.shape[1]  # type: ignore[attr-defined]
+                steps_T = torch.full_like(nats_T, len(plan.times(grid)) - 1)
+                return torch.stack([nats_T, steps_T], dim=1).tolist()
             forced = teacher_force(
-                body, texts.tokens_TL[share], plan, grid, checkpoint.process.schedule, step_law=checkpoint.step_law,
-                law=law, seed=seed, indices=share, rows=rows,
+                body, x_TL, plan, grid, process.schedule, step_law=checkpoint.step_law, law=law, seed=seed,
+                indices=share, rows=rows,
             )  # fmt: skip
             return torch.stack([-forced.log_q_TL.sum(1), forced.nfe_T.double()], dim=1).tolist()
 
@@ -127,6 +137,14 @@ def elbo(
         record = _record(checkpoint, texts, ranks, score=score, masks=masks, seed=seed, precision=used)
     scored = replace(texts, tokens_TL=texts.tokens_TL[:, 1:]) if causal else texts  # nothing precedes the first token
     return _likelihood(nats_T * scored.tokens_TL.shape[1], scored, record, None)
+
+
+def _check_path(process: Process, plan: EveryPosition) -> None:
+    """What has an N-step bound of a process that draws every position at every step."""
+    if plan.greedy:
+        raise Unavailable(f"{plan.name} ends with the likeliest tokens, and other texts have no probability")
+    if not hasattr(process, "prior_nats"):
+        raise Unavailable(f"the process {process.name} does not say how far z_1 is from its prior (prior_nats)")
 
 
 def _causal(model: Denoiser, ranks: Ranks) -> Denoiser:

@@ -1,7 +1,7 @@
 """Moves: what each step does to a batch, decided before the model is asked.
 
 Locked plans know every move beforehand; adaptive ones name candidates and how many to keep; remasking ones toss
-for both directions.
+for both directions. Of processes that go by no plan: every.py.
 
 Shapes: B sequences, L positions; flat positions M count through the (B, L) table.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -68,7 +67,8 @@ class Move:
         rows_R, local_row_M = torch.unique(reveal_BL.nonzero()[:, 0], return_inverse=True)
         flat_M, L = _flat(reveal_BL), reveal_BL.shape[1]
         local_M = local_row_M * L + flat_M % L
-        return cls(step, steps, flat_M.to(device), rows_R.to(device), local_M.to(device), **more)
+        flat_M, rows_R, local_M = (to_device(part, device) for part in (flat_M, rows_R, local_M))
+        return cls(step, steps, flat_M, rows_R, local_M, **more)
 
 
 def _flat(where_BL: Tensor) -> Tensor:
@@ -190,17 +190,6 @@ def keep_most_confident(
     keep_M = torch.zeros_like(row_M, dtype=torch.bool)
     keep_M[order] = torch.arange(len(row_M)) - start_B[row_M[order]] < quota_B[row_M[order]]
     return keep_M if passing_M is None else keep_M | passing_M
-
-
-def every_move(
-    grid: Grid, blank_BL: Tensor, state: State, generators: list[torch.Generator], device: torch.device
-) -> Iterator[Move]:
-    """Every blank position at every step, with fresh noise for each: a process that goes by no plan."""
-    L = blank_BL.shape[1]
-    for step, times in enumerate(pairwise(grid.times)):
-        noise = [torch.rand(L, generator=g, dtype=torch.float64) for g in generators]
-        state.uniform_BL.copy_(torch.stack(noise))
-        yield Move.at(step, grid.steps, blank_BL, device, times=times)
 
 
 def remasking_moves(

@@ -20,6 +20,7 @@ Shapes: B sequences, L positions, M or C chosen positions, K = V states (W >= V 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
+from unmask.processes.mixture import Mixture, uniform_mixture
 from unmask.processes.process import Pair, States, View, per_sequence, register_process
 from unmask.processes.schedule import LogLinear, Schedule
 
@@ -161,3 +163,19 @@ class Uniform:
     def posterior(self, log_p_MV: Tensor, z_M: Tensor, s: Tensor, t: Tensor, states: States) -> Tensor:
         """log q(z_s = v | z_t) where x_0 has the law p before z_t is seen."""
         return log_posterior(log_p_MV, z_M, self.schedule.gamma(s), self.schedule.gamma(t))
+
+    def marginal(self, log_p_MV: Tensor, t: Tensor, states: States) -> Tensor:
+        """log q(z_t = v) where x_0 has the law p."""
+        alpha = self.schedule.gamma(t).to(log_p_MV).expand(len(log_p_MV))[:, None]
+        return torch.logaddexp(alpha.log() + log_p_MV, ((1 - alpha) / size_of(states)).log())
+
+    def mixture(self, s: float, t: float, states: States, c: float = 1.0) -> Mixture:
+        """The posterior, or with c < 1 the Psi law, as parts to draw from."""
+        alpha_s, alpha_t = self.schedule.gamma(torch.tensor([s, t], dtype=torch.float64)).tolist()
+        return uniform_mixture(alpha_s, alpha_t, size_of(states), c)
+
+    def prior_nats(self, states: States) -> float:
+        """KL(q(z_1 | x_0) || prior) of a token, which is not 0 where the schedule ends above 0."""
+        K, alpha = size_of(states), self.schedule.eps
+        own, other = alpha + (1 - alpha) / K, (1 - alpha) / K
+        return own * math.log(K * own) + (K - 1) * other * math.log(K * other)

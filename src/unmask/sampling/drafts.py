@@ -23,15 +23,16 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.inference import categorical
 from unmask.inference.cache import Caching, Memory
-from unmask.inference.categorical import Draw, Law
+from unmask.inference.categorical import DTYPES, Draw, Law
 from unmask.inference.ready import Ready
 from unmask.inference.step_law import Step, StepLaw
+from unmask.models.denoiser import states_of
+from unmask.plans.every import EveryPosition
 from unmask.plans.grids import Grid
 from unmask.plans.moves import (
     Move,
     State,
     adaptive_moves,
-    every_move,
     join_moves,
     keep_most_confident,
     locked_moves,
@@ -52,7 +53,7 @@ class How:
     """Everything that is asked for."""
 
     checkpoint: Checkpoint
-    plan: Plan | None
+    plan: Plan
     grid: Grid
     remask: Remask | None
     law: Law
@@ -66,19 +67,21 @@ class How:
 
     def check(self) -> None:
         """Options that exclude one another."""
-        name, law = self.plan.name if self.plan else None, self.law
+        name, law = self.plan.name, self.law
         other = self.remask or law.greedy or law.top_p < 1 or law.top_k or self.step_law.name != "factorised"
         if self.legacy and (name != "iid" or self.grid.name != "mdlm" or other):
             raise UserError(f"{LEGACY} is the published algorithm as it stands: take plan iid, grid mdlm, a "
                             "temperature above 0, and no remask, top_p, top_k or other step law")  # fmt: skip
         if self.cache is not None:
             self.cache.check(self.checkpoint.model)
-            if self.remask is not None or self.legacy or self.plan is None:
+            if self.remask is not None or self.legacy or isinstance(self.plan, EveryPosition):
                 raise UserError("a cache goes with a plan, on which what was revealed stays: leave out the cache, or "
                                 f"remask and {LEGACY}")  # fmt: skip
         if not 0 <= self.guidance < math.inf:
             raise UserError(f"guidance must be at least 0 and finite, not {self.guidance}")
-        if self.guidance and (self.plan is None or self.legacy or self.cache or self.step_law.name != "factorised"):
+        if self.guidance and (
+            isinstance(self.plan, EveryPosition) or self.legacy or self.cache or self.step_law.name != "factorised"
+        ):
             raise UserError("guidance is for models with a mask and tokens drawn one by one: take no cache, no "
                             f"{LEGACY}, and the step law factorised")  # fmt: skip
         if self.remask is not None and (name != "iid" or self.grid.by != "time"):
@@ -103,8 +106,9 @@ class Draft:
         """Its steps; positions and rows on `device`."""
         how, schedule, mask_id = self.how, self.how.checkpoint.process.schedule, self.how.checkpoint.model.mask_id
         generators = [stream(how.seed, "reveal", i) for i in self.indices]
-        if how.plan is None:
-            yield from every_move(how.grid, self.blank_BL, self.state, generators, device)
+        if isinstance(how.plan, EveryPosition):
+            process, states = how.checkpoint.process, states_of(how.checkpoint.model)
+            yield from how.plan.moves(process, how.grid, states, self.blank_BL, self.state, generators, device)
             return
         assert mask_id is not None
         if how.remask is not None:
@@ -215,7 +219,7 @@ def _placed(draft: Draft, move: Move) -> tuple[Move, int, int]:
 
 def _kind(how: How, move: Move) -> Any:
     """Drafts draw alike if only their noise and their temperatures differ."""
-    rule = None if move.quota_B is None or how.plan is None else how.plan.rule
+    rule = how.plan if isinstance(how.plan, EveryPosition) else None if move.quota_B is None else how.plan.rule
     law = replace(how.law, temperature=float(how.law.temperature > 0))
     return law, id(how.step_law), rule, move.argmax, move.times, how.guidance
 
@@ -226,19 +230,20 @@ def _conditions(process: Process, moves: list[Move], device: torch.device) -> Te
         return None
     parts = [torch.full((len(move.rows_R),), move.times[0], dtype=torch.float64) for move in moves if move.times]
     time_R = process.condition(torch.cat(parts))
-    return None if time_R is None else time_R.to(device)
+    return None if time_R is None else to_device(time_R, device)
 
 
 def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move: Move, h_ND: Tensor) -> Drawn:
     """Head and draw at the positions of a move, whose tokens then stand in the table."""
-    how, posterior = alike[0][0].how, None
-    if move.times is not None:
-        posterior = _posterior(ready, process, table.z_BL.flatten()[move.reveal_M], move.times)
+    how = alike[0][0].how
     law, heat_M = _temperatures(ready, alike)
-    step = Step(ready, h_ND, move.local_M, move.reveal_M, table.z_BL.shape[1], law, posterior, heat_M, move.rank_M,
-                how.guidance)  # fmt: skip
+    step = Step(ready, h_ND, move.local_M, move.reveal_M, table.z_BL.shape[1], law, heat_M=heat_M, rank_M=move.rank_M,
+                guidance=how.guidance)  # fmt: skip
+    if move.times is not None and not move.argmax:
+        assert isinstance(how.plan, EveryPosition)
+        z_M = table.z_BL.flatten()[move.reveal_M].to(ready.draw_device)
+        step = _from_posterior(step, how.plan, process, z_M, move.times)
     if move.quota_B is not None:
-        assert how.plan is not None
         step = step.chosen(choose(how.plan.rule, step, move).to(move.reveal_M.device).nonzero()[:, 0])
     at_M = step.flat_M.to(table.uniform_BL.device)
     if move.argmax:
@@ -263,16 +268,19 @@ def _temperatures(ready: Ready, alike: list[Going]) -> tuple[Law, Tensor | None]
     return replace(law, temperature=1.0), to_device(heat_M, ready.draw_device)
 
 
-def _posterior(
-    ready: Ready, process: Process, z_M: Tensor, times: tuple[float, float]
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """The law of z_s at some of the M positions, from the law of x_0 there."""
+def _from_posterior(step: Step, plan: EveryPosition, process: Process, z_M: Tensor, times: tuple[float, float]) -> Step:
+    """The step from t to s: its law of z_s, and the same as a mixture where the process has one."""
+    states = step.ready.states
     t, s = (torch.tensor(time, dtype=torch.float64) for time in times)
 
     def law(log_p_CV: Tensor, part: Tensor) -> Tensor:
-        return process.posterior(log_p_CV, z_M[part].to(log_p_CV.device), s, t, ready.states)
+        return plan.law(process, log_p_CV, z_M[part].to(log_p_CV.device), s, t, states)
 
-    return law
+    mixture = plan.mixture(process, times[1], times[0], states)
+    if mixture is None:
+        return replace(step, posterior=law)
+    numbers = to_device(torch.tensor(mixture, dtype=DTYPES[step.law.dtype]), z_M.device)
+    return replace(step, posterior=law, mixture=(z_M, numbers))
 
 
 def choose(rule: Any, step: Step, move: Move) -> Tensor:

@@ -24,9 +24,10 @@ from unmask.inference.cache import Memory
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready, usual_batch
 from unmask.inference.step_law import step_law_to_json
+from unmask.plans.every import any_plan, plan_of
 from unmask.plans.grids import Grid
 from unmask.plans.moves import Move, State
-from unmask.plans.plan import Plan, by_threshold, make_plan
+from unmask.plans.plan import USUAL, Plan, by_threshold
 from unmask.processes.process import process_to_json
 from unmask.sampling.ancestral import ancestral, masked_shares
 from unmask.sampling.drafts import LEGACY, How, check_law, new_table, start_draft, take_step
@@ -40,8 +41,9 @@ def start_run(
     checkpoint: Checkpoint, ready: Ready, *, plan: str | Plan | None, grid: Grid, law: Law | None = None
 ) -> Run:
     """The loop by itself on a model made ready before, for measurements."""
-    made = None if plan is None else make_plan(plan)
-    return Run(How(checkpoint, made, grid, None, law or Law(), False, 0, checkpoint.step_law, None), ready)
+    made = None if plan is None else any_plan(plan)
+    chosen = plan_of(checkpoint.process, made, USUAL)
+    return Run(How(checkpoint, chosen, grid, None, law or Law(), False, 0, checkpoint.step_law, None), ready)
 
 
 @dataclass(frozen=True)
@@ -184,12 +186,12 @@ def _texts(rows: list[Row], wanted: list[Tensor], how: How) -> list[str]:
 def _record(rows: list[Row], nfe_n: Tensor, rounds_n: Tensor | None, forwards: int, run: Run) -> dict[str, Any]:
     """What was really run: the dtype of the draw and the forwards are observed, not repeated from the options."""
     how, law = run.how, run.how.law
-    unused = how.plan is not None and by_threshold(how.plan)
+    unused = by_threshold(how.plan)
     rounds = None if rounds_n is None else {"mean": float(rounds_n.double().mean()), "most": int(rounds_n.max())}
     used = sorted({row.drawn_in for row in rows})
     return provenance.record(
         run.ready.device, model=how.checkpoint.provenance, process=process_to_json(run.process),
-        plan=how.plan.to_json() if how.plan else None, grid=None if unused else how.grid.to_json(),
+        plan=how.plan.to_json(), grid=None if unused else how.grid.to_json(),
         steps=None if unused else how.grid.steps, step_law=step_law_to_json(how.step_law),
         nfe=float(nfe_n.double().mean()), forwards=forwards,  # of batches, over all processes
         rounds=rounds,  # of the step law's head, a text

@@ -20,8 +20,9 @@ from unmask.inference.chain import Chain
 from unmask.inference.ready import make_ready
 from unmask.inference.step_law import StepLaw
 from unmask.models.denoiser import check_denoiser
+from unmask.plans.every import EveryPosition, any_plan, check_times, plan_of
 from unmask.plans.grids import Grid, make_grid
-from unmask.plans.plan import USUAL, Blocks, Confidence, LeftToRight, Locked, Plan, choose_grid, make_plan
+from unmask.plans.plan import USUAL, Blocks, Confidence, LeftToRight, Locked, Plan, choose_grid
 from unmask.plans.published import LLaDAOrder
 from unmask.plans.remask import Remask
 from unmask.processes import Process
@@ -91,7 +92,9 @@ def sample(
         plan: which positions a step reveals: iid, permutation, golden, comb, rotation, van_der_corput, stride, dilated,
             left_to_right, confidence, entropy, entropy_bounded, or blocks (of 32 positions from left to right, golden
             inside each); llada, llada_random, dream, dream_entropy, dream_margin (these with :alg_temp=0.1, say) are
-            the published samplers' own; default: comb
+            the published samplers' own; default: comb. Of the process uniform, which draws every position at every
+            step: ancestral (default), greedy_tail (one forward more, for the likeliest tokens), psi:share=0.02 (so much
+            is noise again at each step)
         block_size: go from left to right in blocks of so many positions, the plan inside each
         threshold: with --plan confidence or blocks the probability, with entropy the nats, at which a position is
             sure enough to be revealed, with entropy_bounded the bound on a step's summed entropy (0.1); this sets the
@@ -180,7 +183,7 @@ def _note_padding(checkpoint: Checkpoint, samples: Samples, shown: bool) -> None
 
 def _note_doubt(how: How, shown: bool) -> None:
     """A head knows the plans that it was trained on."""
-    doubt = how.step_law.doubt(how.plan.name, how.grid.steps) if isinstance(how.step_law, Chain) and how.plan else None
+    doubt = how.step_law.doubt(how.plan.name, how.grid.steps) if isinstance(how.step_law, Chain) else None
     if doubt:
         from unmask.core.progress import note
 
@@ -189,17 +192,12 @@ def _note_doubt(how: How, shown: bool) -> None:
 
 def plan_and_grid(
     process: Process, plan: Plan | None, grid: str | Path | Sequence[float] | Grid | None, steps: int | None
-) -> tuple[Plan | None, Grid]:
-    """A plan and its grid; for a process that goes by no plan, a grid of times."""
-    if process.by_plan:
-        chosen = plan or make_plan(USUAL)
+) -> tuple[Plan, Grid]:
+    """A plan and its grid; of times, where every position is drawn at every step."""
+    chosen = plan_of(process, plan, USUAL)
+    if not isinstance(chosen, EveryPosition):
         return chosen, choose_grid(chosen, grid, steps)
-    if plan is not None:
-        raise UserError(f"the process {process.name} draws every position at every step: leave out the plan")
-    made = make_grid(grid or "uniform", steps)
-    if made.by != "time" or made.argmax_tail:
-        raise UserError(f"the process {process.name} goes on a grid of times: take uniform or cosine, not {made.name}")
-    return None, made
+    return chosen, check_times(chosen, make_grid(grid or "uniform", steps))
 
 
 def _caching(checkpoint: Checkpoint, cache: str | None, refresh: int | None) -> Caching | None:
@@ -223,7 +221,7 @@ def chosen_plan(plan: str | Plan | None, block_size: int | None, threshold: floa
     """A plan with its own settings; None: the process's own."""
     if plan is None and block_size is None and threshold is None:
         return None
-    chosen = make_plan(plan or USUAL)
+    chosen = any_plan(plan or USUAL)
     if threshold is not None and isinstance(chosen, Blocks):
         chosen = replace(chosen, inner=replace(chosen.rule or Confidence(), threshold=threshold))
     elif threshold is not None and isinstance(chosen, Confidence):

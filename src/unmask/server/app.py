@@ -19,6 +19,7 @@ from torch import nn
 
 from unmask.core.errors import UserError, unknown
 from unmask.models.family import plain
+from unmask.plans.every import PLANS_OF_EVERY
 from unmask.plans.plan import PLANS, USUAL
 from unmask.server.answers import Fault
 from unmask.server.ask import DraftAsked, draft_task, tokenizer_of
@@ -147,9 +148,9 @@ def _about(name: str, engine: Engine, created: int) -> dict[str, Any]:
     checkpoint = engine.checkpoint
     model, by_plan = plain(checkpoint.model), checkpoint.process.by_plan
     parameters = sum(value.numel() for value in model.parameters()) if isinstance(model, nn.Module) else None
+    plans = sorted(PLANS, key=lambda plan: (plan != USUAL, plan)) if by_plan else list(PLANS_OF_EVERY)
     about = {
-        "length": checkpoint.model.length, "process": checkpoint.process.name,
-        "plans": sorted(PLANS, key=lambda plan: (plan != USUAL, plan)) if by_plan else [], "parameters": parameters,
+        "length": checkpoint.model.length, "process": checkpoint.process.name, "plans": plans, "parameters": parameters,
     }  # fmt: skip
     return {"id": name, "object": "model", "created": created, "owned_by": "unmask", "unmask": about}
 

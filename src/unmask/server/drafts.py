@@ -38,8 +38,7 @@ def total(log_q: list[float]) -> float | None:
 
 def _steps(task: Task) -> int:
     """The steps of a text, at most: a plan that goes by a threshold may take one for each blank."""
-    by_itself = task.how.plan is not None and by_threshold(task.how.plan)
-    return int((task.given_L < 0).sum()) if by_itself else task.how.grid.steps
+    return int((task.given_L < 0).sum()) if by_threshold(task.how.plan) else task.how.grid.steps
 
 
 async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[str]:
@@ -50,7 +49,7 @@ async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[st
         "type": "start", "length": len(given), "tokens": [None if token < 0 else token for token in given],
         "texts": [None if token < 0 else piece(tokenizer, token) for token in given],
         "given": [token >= 0 for token in given], "steps": _steps(task),
-        "plan": task.how.plan.name if task.how.plan else None, "model": name,
+        "plan": task.how.plan.name, "model": name,
     })  # fmt: skip
     try:
         async for _, event in texts.events():

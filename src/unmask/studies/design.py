@@ -16,7 +16,7 @@ from unmask.metrics.score import Unavailable
 from unmask.metrics.texts import Texts
 from unmask.studies.cells import CellMaker, Place
 from unmask.studies.entries import Entry
-from unmask.studies.plans_on_grids import EVERY, PlanOnGrid
+from unmask.studies.plans_on_grids import COMB, EVERY, PlanOnGrid
 from unmask.studies.results import Bound, Cell
 
 COLDEST, HOTTEST = 0.4, 1.3  # beyond them nobody is a reference any more
@@ -55,8 +55,9 @@ class Design:
         return bool(self.teachers and self.others)
 
     def plans_of(self, entry: Entry) -> Sequence[PlanOnGrid]:
-        """The plans that were asked for, where its process goes by a plan."""
-        return self.plans if entry.checkpoint.process.by_plan else [EVERY]
+        """Those of the plans that were asked for that are of its process, or the process's usual one."""
+        by_plan = entry.checkpoint.process.by_plan
+        return [plan for plan in self.plans if plan.of_every != by_plan] or [COMB if by_plan else EVERY]
 
     @property
     def every_plan(self) -> list[PlanOnGrid]:
@@ -75,10 +76,11 @@ class Design:
         return found + [Place(entry, None, None, t) for entry in causal for t in self.temperatures]
 
     def bounds(self) -> list[tuple[Entry, PlanOnGrid | None, int]]:
-        """Every model's ELBO; NELBO of every masked model on every plan in every number of steps."""
-        masked = [entry for entry in self.entries if entry.role != "ar" and entry.checkpoint.process.by_plan]
+        """Every model's ELBO; NELBO of every other model on each of its plans in every number of steps."""
+        drawn = [entry for entry in self.entries if entry.role != "ar"]
         usual: list[tuple[Entry, PlanOnGrid | None, int]] = [(entry, None, 0) for entry in self.entries]
-        return usual + [(entry, plan, n) for entry in masked for plan in self.plans for n in self.steps]
+        scored = [(entry, plan) for entry in drawn for plan in self.plans_of(entry) if not plan.greedy]
+        return usual + [(entry, plan, n) for entry, plan in scored for n in self.steps]
 
     def most_more(self) -> int:
         """How many cells the brackets can add at the most."""

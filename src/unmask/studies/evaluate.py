@@ -151,7 +151,7 @@ def _check(study: Study, models: bool) -> None:
     plans = plans_on_grids(study.plans, study.steps or ())
     for plan in plans:
         grid = plan.at(study.steps[0] if study.steps else None)
-        if study.bounds and study.data is not None and models and grid.argmax_tail:
+        if study.bounds and study.data is not None and models and grid.argmax_tail and not plan.of_every:
             tail = f"{plan.name} fills its last positions by argmax and has no NELBO"
             raise UserError(f"{tail}: take the grid uniform, or say --no-bounds")
     if study.only_bounds and not models:
@@ -186,9 +186,11 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str]) -> Design:
         notes.append(NOT_COMPARED)
     notes += fitted_for_others(plans, steps[0])
     for entry in entries:
-        if not entry.checkpoint.process.by_plan:
-            why = f"the process {entry.checkpoint.process.name} draws every position at every step"
-            notes.append(f"{entry.name}: {why}, so --plans did nothing for it; no N-step NELBO is known of it.")
+        if entry.role != "ar" and not any(plan.of_every != entry.checkpoint.process.by_plan for plan in plans):
+            usual = design.plans_of(entry)[0].name
+            notes.append(f"{entry.name}: none of --plans is of the process {entry.checkpoint.process.name}: {usual}.")
+    if tails := [plan.name for plan in plans if plan.greedy]:
+        notes.append(f"No NELBO on {', '.join(tails)}: it ends with the likeliest tokens; other texts have no chance.")
     brackets = study.bracket and study.judge is not None and design.draws and design.compares
     return Design(entries, plans, steps, control, temperatures, brackets, design.draws)
 

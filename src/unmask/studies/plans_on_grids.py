@@ -13,8 +13,9 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.hashing import key_of
 from unmask.core.streams import stream
+from unmask.plans.every import ANCESTRAL, EveryPosition, any_plan, check_times
 from unmask.plans.grids import GRID_NAMES, Grid, fitted_for_another, make_grid, steps_in, usual_grid
-from unmask.plans.plan import make_plan
+from unmask.plans.plan import USUAL, make_plan
 from unmask.processes.schedule import LogLinear
 from unmask.studies.fingerprint import behaviour
 
@@ -24,7 +25,7 @@ class PlanOnGrid:
     """`name` is what cells and tables call it."""
 
     name: str
-    plan: str | None  # None: every position at every step, of a process that goes by no plan
+    plan: str
     grid: str
 
     def at(self, steps: int | None) -> Grid:
@@ -43,16 +44,32 @@ class PlanOnGrid:
     def law(self, steps: int) -> dict[str, Any]:
         """Which law this is: the plan and the times, whatever they are called and wherever a file lies."""
         grid = self.at(steps)
-        plan = None if self.plan is None else make_plan(self.plan).to_json()
-        return {"plan": plan, "times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
+        return {
+            "plan": any_plan(self.plan).to_json(),
+            "times": grid.times,
+            "by": grid.by,
+            "argmax_tail": grid.argmax_tail,
+        }
 
     def does(self, steps: int, temperature: float, checkpoint: Checkpoint) -> str:
         """What the sampler does on it, as a key."""
         how = checkpoint.process, checkpoint.step_law, checkpoint.model.mask_id is not None
         return behaviour(self.plan, self.at(steps), temperature, *how)  # type: ignore[arg-type]
 
+    @property
+    def of_every(self) -> bool:
+        """Whether it is of a process that draws every position at every step."""
+        return isinstance(any_plan(self.plan), EveryPosition)
 
-EVERY = PlanOnGrid("every position", None, "uniform")
+    @property
+    def greedy(self) -> bool:
+        """Whether it ends with the likeliest tokens, and so has no likelihood."""
+        plan = any_plan(self.plan)
+        return isinstance(plan, EveryPosition) and plan.greedy
+
+
+COMB = PlanOnGrid(USUAL, USUAL, usual_grid(USUAL))
+EVERY = PlanOnGrid(ANCESTRAL, ANCESTRAL, "uniform")
 
 
 def plans_on_grids(names: Sequence[str], steps: Sequence[int]) -> list[PlanOnGrid]:
@@ -63,9 +80,9 @@ def plans_on_grids(names: Sequence[str], steps: Sequence[int]) -> list[PlanOnGri
     found = {}
     for said in names:
         plan, sign, grid = said.partition("@")
-        make_plan(plan)
-        plain = not sign or grid == usual_grid(plan)
-        one = PlanOnGrid(plan, plan, usual_grid(plan)) if plain else PlanOnGrid(said, plan, grid)
+        usual = "uniform" if isinstance(any_plan(plan), EveryPosition) else usual_grid(plan)
+        plain = not sign or grid == usual
+        one = PlanOnGrid(plan, plan, usual) if plain else PlanOnGrid(said, plan, grid)
         for n in (None, *steps):
             _try(one, n)
         found[one.name] = one
@@ -77,12 +94,15 @@ def _try(one: PlanOnGrid, steps: int | None) -> None:
     blank_12 = torch.ones(1, 2, dtype=torch.bool)
     grid = one.at(steps)
     try:
-        make_plan(one.plan or "").assign(blank_12, grid, LogLinear(), [stream(0, "try")])
+        if one.of_every:
+            check_times(any_plan(one.plan), grid)
+        else:
+            make_plan(one.plan).assign(blank_12, grid, LogLinear(), [stream(0, "try")])
     except UserError as error:
         raise UserError(f"the plan {one.name}: {error}") from error
 
 
 def fitted_for_others(plans: Sequence[PlanOnGrid], steps: int) -> list[str]:
     """A sentence for each plan whose grid was fitted for another plan."""
-    found = [fitted_for_another(one.at(steps), one.plan, one.name) for one in plans if one.plan]
+    found = [fitted_for_another(one.at(steps), one.plan, one.name) for one in plans]
     return [sentence for sentence in found if sentence]

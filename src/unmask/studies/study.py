@@ -21,7 +21,8 @@ class Study:
         steps: numbers of steps of every model, at most one a token (default: 4, 8, ... 64, as far as models and fitted
             grids go)
         plans: plans, each on its usual grid (iid on uniform, the others on rank), or PLAN@GRID: iid@cosine,
-            golden@fitted.json with a file of `unmask fit-plan`
+            golden@fitted.json with a file of `unmask fit-plan`; of the process uniform ancestral (its default),
+            greedy_tail, psi:share=0.02, on the grid uniform; each model takes those of its process
         temperatures: of every model; the highest is the headline's (default: 1.0 0.9 0.8 0.7)
         n: texts of each cell
         seed: of everything

@@ -25,7 +25,7 @@ function fit(side) {
   const { plans } = known.find(({ id }) => id === of(side, "model").value);
   const list = of(side, "plan"), before = list.value;
   list.replaceChildren(...plans.map(name => new Option(name)));
-  list.disabled = !plans.length; // a process that draws every position at every step has none
+  list.disabled = !plans.length;
   if (plans.includes(before)) list.value = before; // else the first, which is the usual one
   fitLength();
 }
