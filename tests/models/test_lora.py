@@ -182,6 +182,35 @@ def test_every_family_takes_it_and_its_head_does_not(name):
     assert not torch.allclose(adapted(IDS), model(IDS), atol=1e-2)
 
 
+@pytest.mark.parametrize("name", ["dream", "sdar"])
+def test_peft_merges_an_adapter_of_a_decoder_into_transformers_own_class_as_we_do(name, tmp_path):
+    import peft
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    import unmask
+
+    model = MAKERS[name](name).eval()
+    shape, kind = model.config, {"dream": "qwen2", "sdar": "qwen3"}[name]
+    unmask.save(unmask.Checkpoint(model), tmp_path / "base")
+    adapted = with_adapter(unmask.load(tmp_path / "base").model, Lora(True, 2, 4.0, 0.0), str(tmp_path / "base"), 0)
+    with torch.no_grad():
+        for value in trainable(adapted).values():
+            value.normal_(std=0.3)
+    unmask.save(unmask.Checkpoint(adapted), tmp_path / "adapter")
+    config = AutoConfig.for_model(
+        kind, vocab_size=shape.vocab_size, hidden_size=shape.hidden, num_hidden_layers=shape.blocks,
+        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, intermediate_size=shape.mlp,
+        head_dim=shape.hidden // shape.heads, tie_word_embeddings=False,
+    )  # fmt: skip
+    theirs = AutoModelForCausalLM.from_config(config)
+    theirs.load_state_dict(model.state_dict())
+    found = peft.PeftModel.from_pretrained(theirs, str(tmp_path / "adapter")).merge_and_unload().state_dict()
+    ours = merged(adapted).state_dict()
+    assert found.keys() == ours.keys()
+    assert all(torch.allclose(found[key], value, atol=1e-5) for key, value in ours.items())
+    assert any(not torch.equal(value, model.state_dict()[key]) for key, value in ours.items())
+
+
 def test_peft_reads_an_adapter_of_a_bert_on_transformers_own_class_and_back(tmp_path):
     import peft
     from transformers import BertForMaskedLM

@@ -11,6 +11,7 @@ from tests.models.test_masked_lm import write_tokenizer
 pytest.importorskip("transformers")
 
 import unmask
+from unmask.models.lora import is_idle, merged
 
 QUICK = {"batch": 8, "device": "cpu", "tensorboard": False, "progress": False, "warmup": 10, "eval_batches": 2}
 
@@ -71,12 +72,30 @@ def test_it_is_evaluated(tuned, corpus, tmp_path):
     assert found
 
 
-def test_it_takes_an_adapter(tuned, corpus, tmp_path):
-    unmask.train(corpus, from_=str(tuned), lora=True, length=32, out=tmp_path / "adapter", steps=4, **QUICK)
-    made, base = unmask.load(tmp_path / "adapter"), unmask.load(tuned)
-    z_BL = torch.randint(200, (1, 8))
+def takes_adapters(run, corpus, out):
+    """An adapter is trained on a run, saved, loaded and merged; then distilled by each method."""
+    lora = {"lora": True, "lora_rank": 4, "lora_dropout": 0.0, "length": 32, "lr": 1e-2, **QUICK, "warmup": 1}
+    unmask.train(corpus, from_=str(run), out=out / "adapter", steps=3, **lora)
+    again, base = unmask.load(out / "adapter").model.eval(), unmask.load(run).model.eval()
+    ids = torch.randint(200, (2, 24), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        assert not torch.equal(made.model.features(z_BL), base.model.features(z_BL))
+        plain, adapted = (model.logits(model.features(ids)) for model in (base, again))
+        whole = merged(again)
+        assert float((plain - adapted).abs().max()) > 1e-3
+        assert torch.allclose(whole.logits(whole.features(ids)), adapted, atol=1e-4)
+    samples = unmask.sample(str(out / "adapter"), n=1, length=16, steps=4, device="cpu")
+    assert unmask.load(run).model.mask_id not in samples.tokens
+    for method in ("mcd", "sdtt", "cd4lm"):
+        delta = {} if method == "cd4lm" else {"delta": 0.25}
+        student = unmask.distill(str(run), corpus, method=method, rounds=2, round_steps=2, **delta, **lora)
+        assert not is_idle(student.model)
+        before = base.state_dict()
+        for name, value in student.model.state_dict().items():
+            assert ".lora_" in name or torch.equal(value, before[name.replace(".base_layer", "")]), name
+
+
+def test_it_takes_an_adapter(tuned, corpus, tmp_path):
+    takes_adapters(tuned, corpus, tmp_path)
 
 
 def test_it_is_distilled(tuned, corpus, tmp_path):
@@ -111,3 +130,4 @@ def test_a_decoder_learns_is_distilled_and_comes_back_as_it_was(family, corpus, 
     assert (tmp_path / "evaluation/results.json").is_file()
     texts = unmask.sample(str(tmp_path / "student"), prompt=["The", "It was the"], max_new=8, steps=4, device="cpu")
     assert len(texts) == 2
+    takes_adapters(tmp_path / "run", corpus, tmp_path)

@@ -1,7 +1,8 @@
 """`unmask bench llada`: our sampler on LLaDA's shape against its published `generate`, both on random weights.
 
 A setting's forwards are all alike, so a few of each are timed. "Plain" is `generate` written plainly, on transformers'
-layers as they are or on the body that ours has. What fails in one part is shown, and the next part goes on.
+layers as they are or on the body that ours has; ours goes as it is, and as `--compile` has it. What fails in one part
+is shown, and the next part goes on.
 
 Shapes: B rows, L positions.
 """
@@ -28,7 +29,6 @@ from unmask.core.ranks import pick_device
 from unmask.inference.cache import Caching, Memory
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready
-from unmask.models.quick import Quick
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import GOLDEN, Blocks, Confidence, Plan, make_plan
 from unmask.sampling.drafts import How, new_table, start_draft, take_step
@@ -51,7 +51,7 @@ def llada(
         out: where to write everything as JSON, after every part
     """
     bench = Bench(pick_device(device), size, seconds, out)
-    for part in (reading, block_step, fused_block_step, no_cache, company, with_cache, fused, distillation):
+    for part in (reading, block_step, no_cache, with_compile, with_cache, company, distillation):
         bench.run(part)
     bench.run(ratios)
     return bench.result
@@ -71,7 +71,7 @@ class Bench:
         self.result: dict[str, Any] = {"lines": [], "errors": {}, "record": provenance.record(self.place)}
         self.model = random_llada(self.size, self.place)
         self.checkpoint = Checkpoint(self.model)
-        self.ready = Ready(self.model, self.place)
+        self.ready, self.compiled = (Ready(self.model, self.place, compile) for compile in (False, True))
         self.say("model made", {"parameters": sum(value.numel() for value in self.model.parameters())})
 
     @property
@@ -176,10 +176,9 @@ def reading(bench: Bench) -> None:
     bench.say("weights read once", facts)
 
 
-def block_step(bench: Bench, ready: Ready | None = None, kind: str = "") -> None:
-    """One step of the dual cache within a block: the body as a CUDA graph, then with head and draw of 4 tokens."""
-    ready = ready or bench.ready
-    ready.graphs = bench.cuda
+def block_step(bench: Bench) -> None:
+    """One step of the dual cache within a block: the body, a CUDA graph; then with head and draw of 4 tokens."""
+    ready = bench.compiled
     memory = Memory(ready, Caching("dual"), 1, L)
     z_BL = torch.where(bench.given(1) < 0, bench.model.mask_id, bench.given(1)).to(bench.place)
     span_R3 = torch.tensor([[0, PROMPT + 4 * BLOCK, PROMPT + 5 * BLOCK]])
@@ -190,7 +189,7 @@ def block_step(bench: Bench, ready: Ready | None = None, kind: str = "") -> None
 
     body()  # the full forward of a block's first step
     once = measure(body, bench.place, repeats=20, warmup=5)
-    bench.say(f"cached block step{kind}, body", {"ms": once.seconds * 1e3, "peak_gib": once.peak_gib})
+    bench.say("cached block step, body", {"ms": once.seconds * 1e3, "peak_gib": once.peak_gib})
     plan = Blocks(BLOCK, GOLDEN)
     loop = stepped(bench, ready, plan, ANSWER // 4, 1, 1.0, Caching("dual"))
     per_block = BLOCK // 4
@@ -201,11 +200,11 @@ def block_step(bench: Bench, ready: Ready | None = None, kind: str = "") -> None
         for _ in range(3):
             next(loop)  # a block's first step, the full forward
             spent.append(timed(bench, loop, 0, per_block - 1)[0])
-    bench.say(f"cached block step{kind}, head and draw of 4 tokens too", {"ms": statistics.median(spent) * 1e3})
+    bench.say("cached block step, head and draw of 4 tokens too", {"ms": statistics.median(spent) * 1e3})
 
 
 def no_cache(bench: Bench) -> None:
-    """Every batch and temperature: the plain step, on both bodies, and ours at each number of steps."""
+    """Every batch and temperature: the plain step, on both bodies; then ours, at each number of steps."""
     for B in BATCHES:
         x_BL = torch.where(bench.given(B) < 0, bench.model.mask_id, bench.given(B)).to(bench.place)
         for temperature in TEMPERATURES:
@@ -219,9 +218,20 @@ def no_cache(bench: Bench) -> None:
                     bench.place, repeats=9 if B == 1 else 5, warmup=2,
                 )  # fmt: skip
                 bench.say(name, {**setting, "ms_a_forward": once.seconds * 1e3, "peak_gib": once.peak_gib})
+    _both_orders(bench, bench.ready, "ours")
+
+
+def with_compile(bench: Bench) -> None:
+    """Ours without a cache, as `--compile` has it."""
+    _both_orders(bench, bench.compiled, "ours, compiled")
+
+
+def _both_orders(bench: Bench, ready: Ready, name: str) -> None:
+    for B in BATCHES:
+        for temperature in TEMPERATURES:
             for steps in STEPS:
-                for label, plan in (("ours, llada's order", make_plan("llada")), ("ours, golden", GOLDEN)):
-                    _ours(bench, bench.ready, label, plan, steps, B, temperature)
+                for label, plan in (("llada's order", make_plan("llada")), ("golden", GOLDEN)):
+                    _ours(bench, ready, f"{name}, {label}", plan, steps, B, temperature)
 
 
 def _ours(bench: Bench, ready: Ready, label: str, plan: Plan, steps: int, B: int, temperature: float) -> None:
@@ -264,14 +274,15 @@ def _answers(bench: Bench, given: list[Tensor], indices: list[int], temperature:
 
 def with_cache(bench: Bench) -> None:
     """Whole blocks, the full forward at a block's start included. A threshold's work at a fixed number of tokens a
-    forward is that of `confidence` in blocks: head and confidence at every blank of the block, so many revealed."""
+    forward is that of `confidence` in blocks: head and confidence at every blank of the block, so many revealed. As
+    `--compile` has it: steps are CUDA graphs."""
     plans = (("confidence in blocks", Confidence()), ("golden in blocks", GOLDEN))
     for kind in ("dual", "prefix"):
         for B in BATCHES:
             for tokens in TOKENS:
                 for label, inner in plans if kind == "dual" else plans[:1]:
                     loop = stepped(
-                        bench, bench.ready, Blocks(BLOCK, inner), ANSWER // tokens, B, 1.0, Caching(kind)
+                        bench, bench.compiled, Blocks(BLOCK, inner), ANSWER // tokens, B, 1.0, Caching(kind)
                     )  # fmt: skip
                     a_block = BLOCK // tokens
                     seconds, peak = timed(bench, loop, a_block, a_block * (2 if B == 1 else 1))
@@ -279,26 +290,6 @@ def with_cache(bench: Bench) -> None:
                              "ms_a_forward": seconds * 1e3, "ms_a_token": seconds * 1e3 / (tokens * B),
                              "peak_gib": peak}  # fmt: skip
                     bench.say(f"{kind} cache, {label}", facts)
-
-
-def fused_block_step(bench: Bench) -> None:
-    """The same with the rotation and the gate compiled into one kernel each, as `--compile` has them."""
-    block_step(bench, _fused(bench), ", fused")
-
-
-def _fused(bench: Bench) -> Ready:
-    ready = Ready(bench.model, bench.place)
-    ready.body = Quick(bench.model, bench.cuda)
-    return ready
-
-
-def fused(bench: Bench) -> None:
-    """Ours without a cache, rotation and gate compiled."""
-    ready = _fused(bench)
-    for B in BATCHES:
-        for temperature in TEMPERATURES:
-            for steps in STEPS:
-                _ours(bench, ready, "ours, llada's order, fused", make_plan("llada"), steps, B, temperature)
 
 
 def distillation(bench: Bench) -> None:
