@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.models.family import register_family as register_family
     from unmask.objectives.ar import AR as AR
     from unmask.objectives.distil.cd4lm import CD4LM as CD4LM
+    from unmask.objectives.distil.dcd import DCD as DCD
     from unmask.objectives.distil.mcd import MCD as MCD
     from unmask.objectives.distil.sdtt import SDTT as SDTT
     from unmask.objectives.elbo import MDLM as MDLM
@@ -74,6 +75,7 @@ _HOMES = {
     "Chain": "inference.chain",
     "MDLM": "objectives.elbo",
     "AR": "objectives.ar",
+    "DCD": "objectives.distil.dcd",
     "MCD": "objectives.distil.mcd",
     "SDTT": "objectives.distil.sdtt",
     "CD4LM": "objectives.distil.cd4lm",

@@ -104,7 +104,7 @@ def test_a_round_whose_teacher_is_gone_says_so(teacher, trainer, corpus, tmp_pat
 
 
 def test_methods_have_rounds_of_their_own_and_may_be_given_more(teacher, trainer, corpus, tmp_path):
-    own = {name: make_rounds(name, teacher).curriculum.rounds for name in METHODS}
+    own = {name: make_rounds(name, teacher).curriculum.rounds for name in METHODS if name != "dcd"}
     assert own == {"mcd": 5, "sdtt": 7, "cd4lm": 5, "elbo": 5}  # SDTT's gap ends at 1/8
     for rounds in (1, 12):  # more than there are doublings of MCD's gap: the ELBO has none
         longer = make_rounds("elbo", teacher, rounds=rounds, round_steps=1)
@@ -133,7 +133,7 @@ def test_methods_race_on_the_same_batches(teacher, trainer, corpus, tmp_path):
     for batches in seen.values():
         assert len(batches) == 4
         assert all(torch.equal(a.tokens_BL, b.tokens_BL) for a, b in zip(batches, seen["mcd"], strict=True))
-    assert seen.keys() == METHODS.keys()
+    assert seen.keys() | {"dcd"} == METHODS.keys()  # DCD is for another process
 
 
 def test_a_fixed_teacher_does_not_sharpen_twice(teacher):

@@ -14,12 +14,13 @@ from unmask.objectives.ar import AR
 from unmask.objectives.chain import Chaining
 from unmask.objectives.distil.base import Distillation
 from unmask.objectives.distil.cd4lm import CD4LM
+from unmask.objectives.distil.dcd import DCD
 from unmask.objectives.distil.mcd import MCD
 from unmask.objectives.distil.sdtt import SDTT
 from unmask.objectives.elbo import MDLM
 
 OBJECTIVES: dict[str, type[Any]] = {"mdlm": MDLM, "ar": AR, "chain": Chaining}
-METHODS: dict[str, type[Any]] = {"mcd": MCD, "sdtt": SDTT, "cd4lm": CD4LM, "elbo": MDLM}
+METHODS: dict[str, type[Any]] = {"mcd": MCD, "sdtt": SDTT, "cd4lm": CD4LM, "dcd": DCD, "elbo": MDLM}
 
 
 def register_objective(name: str, kind: type[Any]) -> None:

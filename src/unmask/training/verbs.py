@@ -177,6 +177,7 @@ def distill(
     reduction: Literal["token_mean", "sum", "term_means"] | None = None,
     reconstruct: float | None = None,
     k: int | None = None,
+    window: Sequence[float] | None = None,
     snapshot: Literal["raw", "ema"] | None = None,
     plan: str | None = None,
     plan_steps: int | None = None,
@@ -201,7 +202,7 @@ def distill(
         length: tokens in a sequence (default: the model's)
         wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
     Method:
-        method: mcd, sdtt or cd4lm; elbo trains the teacher on for the same budget (the control)
+        method: mcd, sdtt, cd4lm, or dcd for the uniform process; elbo trains the teacher on for the same budget
         rounds: how many; the student of each is kept (default: 7 for sdtt, 5 for the others)
         round_steps: optimiser steps in a round
         delta: gap in time that the student jumps in round 1; doubles every round (default: 1/512)
@@ -212,6 +213,7 @@ def distill(
         reduction: of mcd: one mean, a sum over the sequence, or a mean of each term (default: token_mean)
         reconstruct: of mcd: weight of the tokens that only the teacher sees; 0 leaves them out (default: 1)
         k: of sdtt: teacher steps in one student step (default: 2)
+        window: of dcd: the latent's noise, Duo's gamma, at times 0 and 1 (default: -4 -1)
         snapshot: which weights of the student become the next teacher (default: raw)
         plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated, stride,
             comb or rotation (default: permutation for cd4lm, iid for the others)
@@ -236,8 +238,8 @@ def distill(
             facts["lora"] = vars(adapter)
         objective = make_rounds(
             method, source, rounds=rounds, round_steps=round_steps, delta=delta, tau=tau, tau_drop=tau_drop,
-            divergence=divergence, reduction=reduction, reconstruct=reconstruct, k=k, snapshot=snapshot, plan=plan,
-            plan_steps=plan_steps,
+            divergence=divergence, reduction=reduction, reconstruct=reconstruct, k=k, window=window, snapshot=snapshot,
+            plan=plan, plan_steps=plan_steps,
         )  # fmt: skip
         reader = load_judge(judge, device=trainer.device) if judge else None  # before the training, not after it
         if reader:

@@ -72,7 +72,7 @@ class CD4LM(Distillation):
         r_s_T = stratified(batch.total, generator, low=0.4, high=0.9)
         r_t_T = (r_s_T * stratified(batch.total, generator, low=0.3, high=0.7)).clamp(0.1, 0.6)
         if not self._process.by_plan:
-            raise UserError(f"CD4LM is for the masked process, and this one is {self._process.name}: take mcd or elbo")
+            raise UserError(f"CD4LM is for the masked process, and this one is {self._process.name}: take dcd or elbo")
         u_BL = self._noise(batch, None, generator, student)[rows]
         by_share = Masked(LogLinear(eps=0.0))  # its time is the masked share
         pair = by_share.couple(x0_BL, u_BL, r_t_T[rows], r_s_T[rows], states_of(student))

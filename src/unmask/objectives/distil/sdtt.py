@@ -72,7 +72,7 @@ class SDTT(Distillation):
         x0_BL, rows = batch.tokens_BL, rows_of(batch)
         t_B = stratified(batch.total, generator, low=self.delta)[rows]
         if not self._process.by_plan:
-            raise UserError(f"SDTT rolls out a masked process, and this one is {self._process.name}: take mcd or elbo")
+            raise UserError(f"SDTT rolls out a masked process, and this one is {self._process.name}: take dcd or elbo")
         u_BL = self._noise(batch, jumps(self.delta), generator, student)[rows]
         noise_BL = torch.rand(batch.total, x0_BL.shape[1], generator=generator, dtype=torch.float64)[rows]
 

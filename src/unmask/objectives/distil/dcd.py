@@ -1,0 +1,99 @@
+"""DCD: discrete consistency distillation, Duo's, one round of it. The uniform shadow of MCD.
+
+One Gaussian noise a position gives two views of a text, the argmax of its latent at t and at s = t - delta: a token
+that is lost at t only is itself at s, one that is lost at both is the same other token. The student learns to say of
+z_t what the teacher says of z_s, at every position, since z_t does not show which tokens are the text's own:
+
+L = mean over i of D(p_student(. | z_t), p_teacher(. | z_s; tau))
+
+Time is that of the latent: its noise log(sigma^2 / alpha^2), which Duo calls gamma, rises evenly from one end of the
+window to the other. The process's own clock is another: `clock` reads it off the share of tokens that are kept.
+
+Shapes: B sequences, L positions, T = batch.total rows of the global batch, N = B L positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from unmask.core.devices import to_device
+from unmask.core.errors import UserError, unknown
+from unmask.models.denoiser import Denoiser, states_of
+from unmask.objectives.base import Batch, LossOutput
+from unmask.objectives.distil.base import (
+    Distillation,
+    Source,
+    check_gap,
+    condition,
+    jumps,
+    loss_at,
+    regions_of,
+    rows_of,
+)  # fmt: skip
+from unmask.objectives.distil.curriculum import Curriculum
+from unmask.objectives.divergences import DIVERGENCES
+from unmask.objectives.head_loss import even_sizes, piece_size
+from unmask.processes import Process, Uniform
+from unmask.processes.gaussian import GaussianDuality
+from unmask.processes.schedule import stratified
+
+WINDOW = (-4.0, -1.0)  # Duo's, for some 50,000 states
+
+
+def clock(t: Tensor, window: Sequence[float], process: Process, K: int) -> Tensor:
+    """The process's time at which as many tokens are kept as in the latent at its time t."""
+    low, high = window
+    alpha = GaussianDuality(K).uniform(low + (high - low) * t).alpha
+    return process.schedule.inverse(alpha).clamp(0, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class DCD(Distillation):
+    """Discrete consistency distillation at one gap.
+
+    Args:
+        delta: the gap t - s, in the latent's time
+        divergence: of the student's law from the teacher's; `reverse` is KL(student || teacher), as published
+        window: the latent's noise at time 0 and at time 1
+    """
+
+    delta: float = 1 / 512
+    divergence: Literal["reverse", "forward", "jsd", "tvd"] = "reverse"
+    window: Sequence[float] = WINDOW
+
+    forwards: ClassVar[float] = 4
+    regions: ClassVar[tuple[str, ...]] = ("distil",)
+    curriculum: ClassVar[Curriculum] = Curriculum(tau_start=1.0, tau_drop=0.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_gap(self.delta)
+        if self.divergence not in DIVERGENCES:
+            raise unknown("divergence", self.divergence, DIVERGENCES)
+        if len(self.window) != 2 or not self.window[0] < self.window[1]:
+            raise UserError(f"window is two numbers, the latent's noise at times 0 and 1, rising: not {self.window}")
+        if not isinstance(self._process, Uniform):
+            raise UserError(f"DCD is for the uniform process, and the teacher's is {self._process.name}: take mcd")
+
+    def at(self, round: int, curriculum: Curriculum, teacher: Source) -> DCD:
+        return replace(self, teacher=teacher, delta=curriculum.delta(round), tau=curriculum.tau(round))
+
+    def __call__(self, student: Denoiser, batch: Batch, *, step: int, generator: torch.Generator) -> LossOutput:
+        self._frozen.check(student)
+        x0_BL, rows, states = batch.tokens_BL, rows_of(batch), states_of(student)
+        t_T = stratified(batch.total, generator, low=self.delta)
+        both_2T = torch.stack([t_T, (t_T - self.delta).clamp(min=0)])
+        t_B, s_B = clock(both_2T[:, rows], self.window, self._process, states.size)
+        noise_BL = self._noise(batch, jumps(self.delta), generator, student)[rows]
+        pair = self._process.couple(x0_BL, noise_BL, s_B, t_B, states)
+        every_N = torch.arange(x0_BL.numel(), device=x0_BL.device)
+        score = self._against(self._target(pair.z_s, pair.s, every_N), self.divergence)
+        sizes = even_sizes(len(every_N), piece_size(student, x0_BL.device))
+        time_B = condition(self._process, pair.t, x0_BL.device)
+        loss_BL = loss_at(student, pair.z_t, every_N, sizes, score, time_B=time_B)
+        return LossOutput(loss_BL, torch.ones_like(loss_BL), to_device(regions_of(pair), x0_BL.device))
