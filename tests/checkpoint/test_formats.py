@@ -109,8 +109,7 @@ def test_sdtt_folders_load_under_every_prefix(random_dit, mdlm_tensors, tmp_path
 
 
 REFUSED = {
-    "duo": ({"model_type": "DUO"}, "another kind: Duo"),
-    "duo by algorithm": ({"algo": {"name": "duo"}}, "another kind: Duo"),
+    "duo by algorithm, mdlm by type": ({"algo": {"name": "duo"}}, "contradicts itself"),
     "a stranger": ({"model_type": "gpt2"}, "another kind: model_type = 'gpt2'"),
     "uniform noise": ({"diffusion": "uniform"}, "another kind: diffusion = 'uniform'"),
     "score entropy": ({"parameterization": "sedd"}, "another kind: SEDD"),

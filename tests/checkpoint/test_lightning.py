@@ -5,6 +5,7 @@ import sys
 import time
 import types
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.checkpoint.conftest import same_weights
 
 from unmask.checkpoint.io import load
 from unmask.core.errors import UserError
+from unmask.processes import Uniform
 
 FOREIGN = '''
 from pathlib import Path
@@ -113,7 +115,7 @@ def test_the_trap_is_live(foreign, lightning_file):
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"algo": {"name": "duo"}}, "another kind: Duo"),
+        ({"algo": {"name": "duo"}}, "contradicts itself"),
         ({"time_conditioning": True}, "time-conditioned"),
     ],
 )
@@ -121,6 +123,17 @@ def test_duo_is_known_by_its_metadata_inside_foreign_objects(lightning_file, fac
     path, _, _ = lightning_file(**facts)
     with pytest.raises(UserError, match=message):
         load(path)
+
+
+def test_duos_own_file_is_read_as_duos(lightning_file):
+    """Its names and its list of averages are MDLM's."""
+    said = {"time_conditioning": True, "diffusion": "uniform", "parameterization": "mean", "algo": {"name": "duo_base"}}
+    path, raw, averaged = lightning_file(**said)
+    for weights, model in (("raw", raw), ("ema", averaged)):
+        loaded = load(path, weights=weights)
+        assert loaded.process == Uniform()
+        assert loaded.model.config == replace(model.config, time=True)
+        assert same_weights(loaded.model, model)
 
 
 def test_averages_that_do_not_fit_are_refused(lightning_file, mdlm_tensors, random_dit, tmp_path):

@@ -146,7 +146,7 @@ class Bench:
         total = accumulate * B
         for start in range(0, total, B):
             generator = stream(0, "tokens", start)
-            x0_BL = to_device(torch.randint(self.student.mask_id, (B, self.L), generator=generator), self.place)
+            x0_BL = to_device(torch.randint(self.student.vocab_size - 1, (B, self.L), generator=generator), self.place)
             with torch.autocast(self.place.type, torch.bfloat16, enabled=self.place.type == "cuda"):
                 value = loss(Batch(x0_BL, start, total))
             value.backward()

@@ -17,7 +17,7 @@ from unmask.core.files import fresh_folder, write_json, write_text
 from unmask.core.verbs import verb
 from unmask.models.family import family_of, plain
 from unmask.models.lora import base_of, merged
-from unmask.processes import Masked
+from unmask.processes import Masked, Process, Uniform
 from unmask.processes.process import process_to_json
 
 
@@ -26,7 +26,7 @@ def convert(
     source: str | Path,
     target: str | Path,
     *,
-    format: Literal["unmask", "mdlm"] = "unmask",
+    format: Literal["unmask", "mdlm", "duo"] = "unmask",
     weights: Literal["ema", "raw"] = "ema",
     revision: str | None = None,
     dtype: Literal["fp32", "bf16"] | None = None,
@@ -40,15 +40,15 @@ def convert(
     """Read a checkpoint of any layout we know and write one set of its weights to a folder.
 
     Args:
-        source: our folder, an MDLM or SDTT folder, a Lightning .ckpt file, a bundled name or a hub name (owner/name)
+        source: our folder, an MDLM, SDTT or Duo folder, a Lightning .ckpt file, a bundled or a hub name (owner/name)
         target: the folder to write
-        format: our own format, or MDLM's hub folder
+        format: our own format, or the hub folder of MDLM, or of Duo for a uniform model
         weights: the averaged weights or the raw ones, where the source has both
         revision: of a hub repository
         dtype: store the weights in this type; otherwise they stay as stored
         adapter: a LoRA adapter to put on the source: a folder or a hub name
         merge: add the adapter to the weights: the result needs neither the adapter nor peft
-        fold: leave out the conditioning on time, which is off in every model here: the same function in fewer numbers
+        fold: leave out the conditioning on time, where it is off: the same function in fewer numbers
         card: what the model is and what it read, in a few sentences: writes a model card (README.md), and a provenance
             without the paths of this machine
         licence: of the weights, for the card
@@ -76,7 +76,7 @@ def convert(
     if format == "unmask":
         save(checkpoint, target, dtype=stored)
     else:
-        _save_mdlm(checkpoint, target, stored)
+        _save_published(checkpoint, target, stored, format)
     if card is not None:
         kept = stored or next(plain(checkpoint.model).parameters()).dtype
         text = model_card(checkpoint, target, about=card, licence=licence, dtype=kept, weights=weights)
@@ -94,11 +94,14 @@ def _refuse_overlap(source: str | Path, target: Path) -> None:
         raise UserError(f"{target} is {source} itself, or lies in it or around it: name a folder beside it")
 
 
-def _save_mdlm(checkpoint: Checkpoint, target: Path, dtype: torch.dtype | None) -> None:
-    if checkpoint.process != Masked():
+def _save_published(checkpoint: Checkpoint, target: Path, dtype: torch.dtype | None, format: str) -> None:
+    known: dict[str, Process] = {"mdlm": Masked(), "duo": Uniform()}
+    if checkpoint.process != known[format]:
+        other = next((name for name, process in known.items() if checkpoint.process == process), None)
         raise UserError(
-            "MDLM's layout knows the masked process with the log-linear schedule only, not "
-            f"{process_to_json(checkpoint.process)}: keep this checkpoint in our own format"
+            f"{'MDLM' if format == 'mdlm' else 'Duo'}'s layout knows the {known[format].name} process with the "
+            f"log-linear schedule only, not {process_to_json(checkpoint.process)}: "
+            + (f"take --format {other}" if other else "keep this checkpoint in our own format")
         )
     model = plain(checkpoint.model)
     config, tensors = family_of(model).publish(model, dtype)

@@ -396,4 +396,4 @@ def _published(
     if tokenizer is None and model.vocab_size == GPT2_STATES:
         tokenizer = Tokenizer.load("gpt2")
     check_mask(tokenizer, model.mask_id, path)
-    return Checkpoint(model, Masked(), tokenizer, {**origin, "metadata": dict(metadata)})
+    return Checkpoint(model, family_named(family).process(config), tokenizer, {**origin, "metadata": dict(metadata)})

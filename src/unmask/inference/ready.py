@@ -67,9 +67,8 @@ class Ready:
         """The body; `time_R` is for networks that are conditioned on time."""
         self.forwards += 1
         self.rows += z_RL.shape[0]
-        if time_R is not None:
-            return self.body.features(z_RL, time=time_R)
-        return self._body(z_RL) if self._body is not None else self.body.features(z_RL)
+        time = {} if time_R is None else {"time": time_R}
+        return self._body(z_RL, **time) if self._body is not None else self.body.features(z_RL, **time)
 
     def packed(self, z_RL: Tensor, lengths: Sequence[int], time_R: Tensor | None = None) -> Tensor:
         """The body for rows of which only the first so many positions are text: their features one after the other.
@@ -133,34 +132,36 @@ def usual_batch(model: Denoiser, device: torch.device) -> int:
 
 
 class _Compiled:
-    """A function of ids, compiled for as many rows as a batch has; on CUDA replayed as a graph.
+    """A function of ids, and of the rows' times where they have one, compiled for as many rows as a batch has; on CUDA
+    replayed as a graph.
 
     Fewer rows ride along, the others being computed for nothing; far fewer go through `plain`. So a plan in which some
     rows rest does not compile once for every R, of which the compiler takes eight and then silently compiles no more.
     The result may be overwritten by the next call: use it up first.
     """
 
-    def __init__(self, plain: Callable[[Tensor], Tensor], already: bool = False) -> None:
+    def __init__(self, plain: Callable[..., Tensor], already: bool = False) -> None:
         self.plain, self.function = plain, plain if already else torch.compile(plain, dynamic=False)
         self.rows: dict[int, int] = {}  # of a batch, by length
-        self.ready: dict[int, tuple[Tensor, Callable[[], Tensor]]] = {}  # where the ids go, and what reads them there
+        # by length: where the ids go, where the times go, what reads them there
+        self.ready: dict[int, tuple[Tensor, dict[str, Tensor], Callable[[], Tensor]]] = {}
 
     def expect(self, rows: int, length: int) -> None:
         self.rows[length] = max(rows, self.rows.get(length, 0))
 
-    def __call__(self, z_RL: Tensor) -> Tensor:
+    def __call__(self, z_RL: Tensor, **time_R: Tensor) -> Tensor:
         R, L = z_RL.shape
         self.expect(R, L)
         if self.rows[L] > R * _FEWER:
-            return self.plain(z_RL)
+            return self.plain(z_RL, **time_R)
         if L not in self.ready or len(self.ready[L][0]) < self.rows[L]:
             source = z_RL.new_zeros(self.rows[L], L)
-            self.ready[L] = (
-                source,
-                graph_of(self.function, source) if source.is_cuda else partial(self.function, source),
-            )
-        source, run = self.ready[L]
+            times = {name: value.new_zeros(self.rows[L]) for name, value in time_R.items()}
+            self.ready[L] = source, times, replayed(partial(self.function, source, **times), z_RL.device)
+        source, times, run = self.ready[L]
         source[:R].copy_(z_RL)
+        for name, value in time_R.items():
+            times[name][:R].copy_(value)
         return run()[:R]
 
 

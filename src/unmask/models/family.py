@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from unmask.core.errors import UserError, named
 from unmask.models.parameters import filled, tensors_of
+from unmask.processes import Masked, Process
 
 LARGEST = 2**20  # of a number in a config that no tensor bears out, such as the length: a table of so many is small
 
@@ -43,6 +44,14 @@ class Family:
     def for_tokens(self, config: Any, tokens: int) -> Any:
         """The same shape for a tokenizer of so many tokens: `vocab_size` states, the mask after the tokens."""
         return dataclasses.replace(config, vocab_size=tokens + 1)
+
+    def for_process(self, config: Any, process: Process) -> Any:
+        """The same shape for a process: with or without a mask, told the time or not."""
+        return config
+
+    def process(self, config: Any) -> Process:
+        """What published files of this shape were trained on."""
+        return Masked()
 
     def settle(self, model: Any) -> None:
         """After weights were put into a network born on `meta`: make what no checkpoint holds, such as tables."""

@@ -73,8 +73,8 @@ def rate_of_nelbo(
 ) -> tuple[Tensor, Tensor]:
     """Duo's Rao-Blackwellised NELBO of a position at one time, in nats per unit of time, and its slope by the logits.
 
-    beta = 1 - alpha, kappa = K alpha / beta, speed = -d alpha/dt, p = softmax(logits), y = kappa p, l = log1p(y) (which is
-    log(thetabar / beta) in Duo's symbols), S = sum_j l_j, Lambda = log1p(kappa), d = kappa (1 - p_x)/(1 + y_x):
+    beta = 1 - alpha, kappa = K alpha / beta, speed = -d alpha/dt, p = softmax(logits), y = kappa p, l = log1p(y) (Duo's
+    log(thetabar / beta)), S = sum_j l_j, Lambda = log1p(kappa), d = kappa (1 - p_x)/(1 + y_x):
 
         z != x:  speed [ (Lambda - l_x)/beta + (l_z - y_z/(1 + y_z))/(alpha beta) + (Lambda - S)/(K alpha) ]
         z  = x:  speed/(1 + kappa) [ d/beta + (d - log1p(d))/alpha + (Lambda - S)/(K alpha) ]

@@ -78,7 +78,7 @@ class _Sharded(Wrapped):
         for block in blocks:
             fully_shard(block, mesh=mesh)
         self._root: Any = fully_shard(student, mesh=mesh)
-        for method in ("features", "logits"):  # besides `forward`
+        for method in {"features", "logits", "embed"} & set(dir(student)):  # besides `forward`
             register_fsdp_forward_method(student, method)
 
     @contextmanager

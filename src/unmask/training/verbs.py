@@ -28,7 +28,7 @@ from unmask.models.lora import Lora, with_adapter
 from unmask.objectives.chain import Chaining
 from unmask.objectives.registry import objective_named
 from unmask.plans.plan import USUAL
-from unmask.processes import process_named
+from unmask.processes import Process, process_named
 from unmask.processes.schedule import schedule_named
 from unmask.training.chain import train_chain
 from unmask.training.guard import Bounds, Guard
@@ -118,9 +118,9 @@ def train(
             raise UserError("an adapter is for a model that is trained already: give it with --from")
         if not corpora:
             raise UserError(f"{data} holds prompts and answers, to fine-tune a model on: give it with --from")
-        noise, start, tokenizer = process_named("masked"), None, None
+        noise, start, tokenizer = process_named(process or "masked"), None, None
         shape |= {"length": length, "causal": True if objective == "ar" else None, **(set_ or {})}
-        model = _fresh(family or "dit", preset, corpora, trainer.seed, shape)
+        model = _fresh(family or "dit", preset, corpora, trainer.seed, shape, noise)
     length = model.length if length is None else length
     loader = _loader(data, corpora, tokenizer, length, weights, wrap, trainer.seed)
     if process is not None or schedule is not None:
@@ -329,13 +329,15 @@ def _lasting(source: Checkpoint | str | Path | None) -> str | None:
     return str(Path(source).resolve()) if Path(source).exists() else str(source)
 
 
-def _fresh(family: str, preset: str | None, corpora: list[ShardSet], seed: int, shape: dict[str, Any]) -> Any:
-    """A random model that fits the corpora's tokenizer; the same seed gives the same weights."""
+def _fresh(
+    family: str, preset: str | None, corpora: list[ShardSet], seed: int, shape: dict[str, Any], process: Process
+) -> Any:
+    """A random model that fits the process and the corpora's tokenizer; the same seed gives the same weights."""
     kind = family_named(family)
     chosen = {name: value for name, value in shape.items() if value is not None}
     preset = preset or ("pocket" if family == "dit" else next(iter(kind.presets), ""))
     config = changed_preset(kind.presets, preset, **chosen)
-    config = kind.for_tokens(config, corpora[0].tokenizer().size)
+    config = kind.for_tokens(kind.for_process(config, process), corpora[0].tokenizer().size)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, "weights"))
         return kind.build(config)

@@ -20,7 +20,7 @@ from unmask.models.dit.network import DiT
 
 
 @torch.no_grad()
-def attention_stats(model: DiT, z_BL: Tensor) -> list[tuple[float, float]]:
+def attention_stats(model: DiT, z_BL: Tensor, time_B: Tensor | None = None) -> list[tuple[float, float]]:
     """For each block: the attention's entropy in nats, averaged over z's queries (median over heads), and its largest
     logit. One sequence's attention in one block is in memory at a time.
     """
@@ -29,7 +29,7 @@ def attention_stats(model: DiT, z_BL: Tensor) -> list[tuple[float, float]]:
     hooks = [block.qkv.register_forward_hook(_look(block, model.rotary, found)) for block in blocks]
     try:
         with torch.compiler.set_stance("force_eager"):  # compiled blocks would not see the hooks
-            model.features(z_BL)
+            model.features(z_BL, time_B)
     finally:
         for hook in hooks:
             hook.remove()

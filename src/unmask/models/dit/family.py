@@ -1,13 +1,15 @@
-"""The family `dit`: MDLM's DiT, its published files, its folded twin, what training and measuring ask of it."""
+"""The family `dit`: MDLM's DiT and Duo's, their published files, their twins for inference, what training asks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from unmask.core.errors import UserError
 from unmask.models.dit import published
 from unmask.models.dit.attention import attention_stats
 from unmask.models.dit.cached import Cached, narrowed
@@ -15,13 +17,15 @@ from unmask.models.dit.folded import FoldedDiT, fold
 from unmask.models.dit.layers import Rotary
 from unmask.models.dit.network import PRESETS, DiT, DiTConfig
 from unmask.models.dit.onnx import body_and_head
+from unmask.models.dit.timed import TimedDiT
 from unmask.models.family import Family, register_family
 from unmask.models.lora import base_of, merged
+from unmask.processes import Masked, Process, Uniform
 
 
 @register_family
 class DiTFamily(Family):
-    """`DiT` with MDLM's, SDTT's and our own tensor names."""
+    """`DiT` with MDLM's, SDTT's, Duo's and our own tensor names."""
 
     name = "dit"
     network = DiT
@@ -30,6 +34,15 @@ class DiTFamily(Family):
 
     def build(self, config: DiTConfig) -> DiT:
         return DiT.from_config(config)
+
+    def for_tokens(self, config: DiTConfig, tokens: int) -> DiTConfig:
+        return replace(config, vocab_size=tokens if config.time else tokens + 1)
+
+    def for_process(self, config: DiTConfig, process: Process) -> DiTConfig:
+        return config if process.by_plan else replace(config, time=True)
+
+    def process(self, config: DiTConfig) -> Process:
+        return Uniform() if config.time else Masked()
 
     def settle(self, model: DiT) -> None:
         """The table of rotary positions is in no checkpoint."""
@@ -49,6 +62,8 @@ class DiTFamily(Family):
         return published.to_published(model.config, model.state_dict(), dtype)
 
     def smaller(self, model: DiT) -> DiT:
+        if model.config.time:
+            raise UserError("a model that is conditioned on time cannot be folded: leave out --fold")
         return fold(model)
 
     def lora_targets(self, model: DiT) -> Iterable[str]:
@@ -77,13 +92,20 @@ class DiTFamily(Family):
         return 2.0 * shape.blocks * (12 * shape.hidden**2 + attention), 2.0 * shape.hidden * shape.vocab_size
 
     def attention(self, model: DiT, z_BL: Tensor) -> list[tuple[float, float]]:
-        return list(attention_stats(model, z_BL))
+        time_B = torch.zeros(len(z_BL), device=z_BL.device) if model.config.time else None  # of text that is clean
+        return list(attention_stats(model, z_BL, time_B))
 
     def inference(self, model: DiT, dtype: torch.dtype, device: torch.device) -> nn.Module:
         model = merged(model) if base_of(model) else model  # folding looks at the weights themselves
-        return super().inference(model, dtype, device) if model.config.causal else FoldedDiT(model, dtype).to(device)
+        if model.config.causal:
+            return super().inference(model, dtype, device)
+        return (TimedDiT if model.config.time else FoldedDiT)(model, dtype).to(device)
 
     def onnx(self, model: DiT) -> tuple[nn.Module, nn.Module]:
+        if model.config.time:
+            raise UserError(
+                "a model that is conditioned on time cannot be exported to ONNX: the page knows masked models"
+            )
         return body_and_head(model)
 
     def causal_copy(self, model: DiT, dtype: torch.dtype, device: torch.device) -> nn.Module:

@@ -1,9 +1,11 @@
 """The parts of the DiT: a modulated LayerNorm, rotary positions, one block, the vocabulary head.
 
-The conditioning vector is the same for every sample (time conditioning is off), so adaLN's shift, scale and gate are
-vectors of the model, not of the batch: each is computed once per forward pass.
+Where time conditioning is off the conditioning vector is the same for every sample, so adaLN's shift, scale and gate
+are vectors of the model, not of the batch. With it they are of each text; either way they are computed once per forward
+pass.
 
-Shapes: B sequences, L positions, D features, C conditioning features, H heads, E = D / H features of a head.
+Shapes: B sequences, L positions, D features, C conditioning features, H heads, E = D / H features of a head; "1C" is
+one vector for all positions, of the whole batch (1C = C) or of each text (B, 1, C).
 """
 
 from __future__ import annotations
@@ -31,10 +33,14 @@ class ModulatedNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(hidden))
 
-    def forward(self, x: Tensor, shift_D: Tensor, scale_D: Tensor) -> Tensor:
+    def forward(self, x: Tensor, shift_1D: Tensor, scale_1D: Tensor) -> Tensor:
         dtype = _at_least_float32(x.dtype)
-        weight_D = self.weight.to(dtype) * (1 + scale_D.to(dtype))
-        normed = F.layer_norm(x.to(dtype), weight_D.shape, weight_D, shift_D.to(dtype), LAYER_NORM_EPS)
+        shift_1D, scale_1D = shift_1D.to(dtype), scale_1D.to(dtype)
+        if scale_1D.ndim > 1:
+            normed = F.layer_norm(x.to(dtype), self.weight.shape, self.weight.to(dtype), None, LAYER_NORM_EPS)
+            return (normed * (1 + scale_1D) + shift_1D).to(x.dtype)
+        weight_D = self.weight.to(dtype) * (1 + scale_1D)
+        normed = F.layer_norm(x.to(dtype), weight_D.shape, weight_D, shift_1D, LAYER_NORM_EPS)
         return normed.to(x.dtype)
 
 
@@ -118,13 +124,13 @@ class Block(nn.Module):
         self.mlp_out = nn.Linear(4 * hidden, hidden)
         self.modulation = _zero_linear(cond, 6 * hidden)
 
-    def forward(self, x_BLD: Tensor, c_C: Tensor, rotary: Rotary) -> Tensor:
-        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = self.modulation(c_C).chunk(6)
+    def forward(self, x_BLD: Tensor, c_1C: Tensor, rotary: Rotary) -> Tensor:
+        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = self.modulation(c_1C).chunk(6, dim=-1)
         x_BLD = self._add(x_BLD, gate_1, self._attend(self.attention_norm(x_BLD, shift_1, scale_1), rotary))
         return self._add(x_BLD, gate_2, self._mlp(self.mlp_norm(x_BLD, shift_2, scale_2)))
 
-    def _add(self, x_BLD: Tensor, gate_D: Tensor, branch_BLD: Tensor) -> Tensor:
-        return x_BLD + gate_D * F.dropout(branch_BLD, self.dropout, self.training)
+    def _add(self, x_BLD: Tensor, gate_1D: Tensor, branch_BLD: Tensor) -> Tensor:
+        return x_BLD + gate_1D * F.dropout(branch_BLD, self.dropout, self.training)
 
     def _attend(self, x_BLD: Tensor, rotary: Rotary) -> Tensor:
         qkv_3BHLE = self.qkv(x_BLD).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
@@ -151,6 +157,9 @@ class Head(nn.Module):
         self.linear = _zero_linear(hidden, vocab_size)
         self.modulation = _zero_linear(cond, 2 * hidden)
 
+    def normed(self, h: Tensor, c_1C: Tensor) -> Tensor:
+        shift_1D, scale_1D = self.modulation(c_1C).chunk(2, dim=-1)
+        return self.norm(h, shift_1D, scale_1D)
+
     def forward(self, h: Tensor, c_C: Tensor, product: Product = F.linear) -> Tensor:
-        shift_D, scale_D = self.modulation(c_C).chunk(2)
-        return product(self.norm(h, shift_D, scale_D), self.linear.weight, self.linear.bias)
+        return product(self.normed(h, c_C), self.linear.weight, self.linear.bias)

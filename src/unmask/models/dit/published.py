@@ -1,7 +1,8 @@
-"""Published DiTs: the names of MDLM's and SDTT's tensors, what their metadata must say, and what is refused by name.
+"""Published DiTs: the names of MDLM's, SDTT's and Duo's tensors, what their metadata must say, what is refused by name.
 
 Shapes are read off the tensors; the metadata is asked only for what they cannot tell (length, dropout, lost blocks).
-Duo's tensors have the same names and shapes, so only metadata can tell them apart.
+Duo's tensors have MDLM's names and shapes, but its model is conditioned on time and has no mask: only metadata can tell
+them apart, and what says both is refused.
 """
 
 from __future__ import annotations
@@ -19,23 +20,25 @@ from unmask.models.dit.layers import inverse_frequencies
 from unmask.models.dit.network import DiTConfig
 
 GPT2_STATES = 50258  # GPT-2's 50257 tokens and the mask
-LOADABLE = "unmask reads its own format, MDLM (hub folder or Lightning file), SDTT, and the models in docs/models.md"
+LOADABLE = (
+    "unmask reads its own format, MDLM, Duo (hub folder or Lightning file), SDTT, and the models in docs/models.md"
+)
 
-DUO = "Duo (uniform-state diffusion: time-conditioned and without a mask state)"
+DUO = {"duo", "duo_base", "distillation"}  # the last is a Duo that was distilled by its own code (DCD)
 KINDS = {
-    **dict.fromkeys(("duo", "duo_base", "distillation"), DUO),
+    **dict.fromkeys(DUO, "Duo (uniform-state diffusion)"),
     "bd3lm": "BD3-LM (block diffusion)",
     "sedd": "SEDD (score entropy)",
     "d3pm": "D3PM",
     "ar": "autoregressive",
 }
 
-# (where the metadata says it, the only values that mean masked diffusion in MDLM's sense)
+# (where the metadata says it, the only values that mean masked diffusion in MDLM's sense, and those that mean Duo)
 REQUIRED = (
-    ("model_type", {"mdlm"}),
-    ("algo.name", {"mdlm"}),
-    ("diffusion", {"absorbing_state"}),
-    ("parameterization", {"subs"}),
+    ("model_type", {"mdlm"}, DUO),
+    ("algo.name", {"mdlm"}, DUO),
+    ("diffusion", {"absorbing_state"}, {"uniform"}),
+    ("parameterization", {"subs"}, {"mean"}),
 )
 
 # tokenizers that have a mask of their own, inside the vocabulary; ours is always the last state
@@ -62,19 +65,31 @@ def find(metadata: Any, path: str) -> Any:
     return None
 
 
+def is_duo(metadata: Any) -> bool:
+    """Whether the metadata says that a model is Duo's."""
+    return any(str(find(metadata, path)).lower() in DUO for path in ("model_type", "algo.name"))
+
+
 def check_kind(metadata: Any, where: str) -> None:
-    """Refuse, by name, whatever the metadata says is not a masked diffusion model without time conditioning."""
-    for path, allowed in REQUIRED:
+    """Refuse, by name, whatever the metadata says is neither a masked diffusion model without time conditioning nor a
+    Duo with it."""
+    duo = is_duo(metadata)
+    for path, masked, uniform in REQUIRED:
         value = find(metadata, path)
-        if isinstance(value, str) and value.lower() not in allowed:
+        if isinstance(value, str) and value.lower() not in (uniform if duo else masked):
             kind = KINDS.get(value.lower(), f"{path} = {value!r}")
+            if duo:
+                raise UserError(f"{where} contradicts itself: it says that it is Duo's, and {path} = {value!r}")
             raise UserError(f"{where} is a checkpoint of another kind: {kind}; {LOADABLE}")
-    if find(metadata, "time_conditioning") is True:
-        raise UserError(f"{where} is a time-conditioned model (as Duo's are); {LOADABLE}, without time conditioning")
+    timed = find(metadata, "time_conditioning")
+    if duo and timed is False:
+        raise UserError(f"{where} contradicts itself: it says that it is Duo's, and time_conditioning = False")
+    if not duo and timed is True:
+        raise UserError(f"{where} is a time-conditioned model, but not Duo's; {LOADABLE}, without time conditioning")
     if True in (find(metadata, "causal"), find(metadata, "causal_attention")):
         raise UserError(f"{where} is an autoregressive (causal) model; {LOADABLE}")
     tokenizer = find(metadata, "tokenizer_name_or_path") or find(metadata, "tokenizer.name") or ""
-    if isinstance(tokenizer, str) and any(name in tokenizer.lower() for name in OWN_MASK):
+    if not duo and isinstance(tokenizer, str) and any(name in tokenizer.lower() for name in OWN_MASK):
         raise UserError(f"{where} was trained with the tokenizer {tokenizer!r}, {INSIDE}")
 
 
@@ -82,7 +97,8 @@ def check_states(states: int, where: str) -> None:
     if states == BERT_STATES:
         raise UserError(f"{where} has {states} states, BERT's vocabulary, {INSIDE}")
     if states == GPT2_STATES - 1:
-        raise UserError(f"{where} has {states} states, GPT-2's tokens without a mask, as Duo has; {LOADABLE}")
+        raise UserError(f"{where} has {states} states, GPT-2's tokens without a mask, as Duo has, and does not say "
+                        f"that it is one; {LOADABLE}")  # fmt: skip
 
 
 # theirs -> ours, in the order of their parameters() (the order of the EMA's list); {i} is the number of the block
@@ -159,9 +175,10 @@ def to_ours(
     if missing or extra:
         what = f"lacks {sorted(missing)[0]!r}" if missing else f"has an unknown tensor {sorted(extra)[0]!r}"
         counts = f"{len(missing)} tensors missing, {len(extra)} unknown"
-        raise UserError(f"{where} is no whole MDLM checkpoint: it {what} ({counts})")
+        raise UserError(f"{where} is no whole {'Duo' if is_duo(metadata) else 'MDLM'} checkpoint: it {what} ({counts})")
     states, hidden = tensors["vocab_embed.embedding"].shape
-    check_states(states, where)
+    if not is_duo(metadata):
+        check_states(states, where)
     config = DiTConfig(
         vocab_size=states,
         hidden=hidden,
@@ -170,6 +187,7 @@ def to_ours(
         heads=_heads(hidden, tensors.get(ROTARY), metadata, where),
         length=_number(metadata, ("model_length", "model.length", "length")) or DEFAULT_LENGTH,
         dropout=_dropout(metadata),
+        time=is_duo(metadata),
     )
     return config, {ours: tensors[theirs] for theirs, ours in names.items()}
 
@@ -203,15 +221,19 @@ def _heads(hidden: int, inv_freq: Tensor | None, metadata: Mapping[str, Any], wh
 
 
 def is_ours(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is MDLM's, or SDTT's Hydra config; a kind that is known and not read is an error."""
+    """Whether a config.json is MDLM's, Duo's, or SDTT's Hydra config; a kind that is known and not read is an error."""
     check_kind(config, "this checkpoint")
-    return "model_type" in config or any(find(config, key) is not None for key in ("parameterization", "hidden_size"))
+    return (
+        "model_type" in config
+        or is_duo(config)
+        or any(find(config, key) is not None for key in ("parameterization", "hidden_size"))
+    )
 
 
 def to_published(
     config: DiTConfig, weights: Mapping[str, Tensor], dtype: torch.dtype | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """(config.json, tensors) of a hub folder as MDLM's own code reads it."""
+    """(config.json, tensors) of a hub folder as MDLM's own code reads it, or Duo's."""
     if config.causal:
         raise UserError("MDLM's layout has no causal models: keep this one in our own format")
     fields = dataclasses.asdict(config)
@@ -219,4 +241,5 @@ def to_published(
     # float32: their code multiplies it by the position, so that bf16 turns the last of 1024 by up to 0.45 radians
     named[PREFIX + ROTARY] = inverse_frequencies(config.hidden // config.heads).float()
     theirs = {name: fields[ours] for name, ours in CONFIG.items()}
-    return {"model_type": "mdlm", **theirs, "time_conditioning": False}, named
+    said = {"model_type": "duo", "causal": False, "var_min": True} if config.time else {"model_type": "mdlm"}
+    return said | theirs | ({} if config.time else {"time_conditioning": False}), named
