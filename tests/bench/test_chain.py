@@ -14,12 +14,13 @@ def test_the_bench_runs_in_miniature(capsys):
     run(["bench", "chain", *OPTIONS.split(), "--json"])
     said = json.loads(capsys.readouterr().out)
     lines = {(line["name"], line["batch"]): line for line in said["lines"]}
-    names = ["no head", "head, gumbel", "head, uniform"]
+    names = ["no head", "head, gumbel", "head, uniform", "head, acceptance"]
     assert list(lines) == [*[(name, B) for B in (1, 3) for name in names], ("causal, cached", 1), ("causal, cached", 2)]
     for B in (1, 3):
-        plain, gumbel, uniform = (lines[name, B] for name in names)
+        plain, gumbel, uniform, acceptance = (lines[name, B] for name in names)
         assert plain["rounds"] is None
         assert 1 < gumbel["rounds"] < uniform["rounds"] <= 64  # 64 positions a step
+        assert 1 <= acceptance["rounds"] <= 64
         assert 2 * gumbel["rounds"] <= gumbel["most_rounds"]  # of one text in its 2 steps
         assert gumbel["over_without"] == pytest.approx(gumbel["ms_per_step"] / plain["ms_per_step"])
 

@@ -29,12 +29,18 @@ def ar(letters) -> Checkpoint:
     return Checkpoint(model, tokenizer=letters(SIZE))
 
 
-def test_cached_reading_equals_reading_everything(ar: Checkpoint) -> None:
+@pytest.mark.parametrize("graph", [None, lambda work: work])
+def test_cached_reading_equals_reading_everything(ar: Checkpoint, graph, monkeypatch) -> None:
+    """Also in the form of fixed shapes that a GPU replays, and once more after other texts."""
+    monkeypatch.setattr("unmask.models.dit.cached.REACH", 12)
     model = ar.model.double()
     tokens_BL = torch.randint(SIZE, (3, LENGTH), generator=stream(1, "read"))
     with torch.inference_mode():
-        reader = Cached(model, 3)
-        step_by_step = torch.stack([reader.logits(tokens_BL[:, place]) for place in range(LENGTH)], dim=1)
+        reader = Cached(model, 3, graph)
+        for place in range(20):
+            reader(tokens_BL[:, LENGTH - 1 - place])
+        reader.restart()
+        step_by_step = torch.stack([reader(tokens_BL[:, place]) for place in range(LENGTH)], dim=1)
         torch.testing.assert_close(step_by_step, model(tokens_BL))
 
 
@@ -51,7 +57,7 @@ def test_products_in_bf16_leave_the_residual_stream_in_float32() -> None:
 
     def read(network: DiT) -> torch.Tensor:
         reader = Cached(network, 8)
-        return torch.stack([reader.logits(tokens_BL[:, place]) for place in range(24)], dim=1).double()
+        return torch.stack([reader(tokens_BL[:, place]) for place in range(24)], dim=1).double()
 
     with torch.inference_mode(), torch.backends.mkldnn.flags(enabled=False):
         exact = copy.deepcopy(model).double()(tokens_BL)

@@ -1,10 +1,9 @@
 """`unmask bench chain`: the time of a step with and without a chain's head, and of a causal model of the same size.
 
-All three write whole texts from the same noise. The head runs in rounds until nothing changes (inference/chain.py):
-once with Gumbel noise, which is what `sample` uses, and once with one uniform a position, which changes tokens more
-often. Random weights cost what trained ones cost, but for the rounds: a trained head needs its own number of them, so
-give it with --model. The causal model keeps keys and values and goes token after token, launched one by one; with CUDA
-graphs, which it lacks here, a small batch of it would be faster on a GPU.
+All three write whole texts. The head runs in rounds until nothing changes (inference/chain_draws.py): with Gumbel
+noise, which is what `sample` uses; with one uniform a position, which changes tokens more often; and by speculative
+acceptance. Random weights cost what trained ones cost, but for the rounds: a trained head needs its own number of them,
+so give it with --model. The causal model keeps keys and values and goes token after token, on a GPU by CUDA graphs.
 
 Shapes: B sequences, L positions.
 """
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Any, Literal
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -25,13 +24,14 @@ from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
 from unmask.inference.categorical import Law
 from unmask.inference.chain import Chain
+from unmask.inference.chain_draws import Noise
 from unmask.inference.ready import Ready, make_ready
 from unmask.inference.step_law import Factorised, StepLaw
 from unmask.models.chain import ChainHead
 from unmask.models.denoiser import check_denoiser
 from unmask.models.family import config_to_json, family_of
 from unmask.plans.grids import make_grid
-from unmask.sampling.causal import draw_texts
+from unmask.sampling.causal import draw_texts, quick_reader
 from unmask.sampling.sample import start_run
 from unmask.training.chain import new_head
 
@@ -117,10 +117,10 @@ def _still(head: ChainHead) -> ChainHead:
 
 
 def _steps(checkpoint: Checkpoint, ready: Ready, plan: str, N: int, B: int, repeats: int) -> list[Row]:
-    """A batch of B texts in N steps: without the head, and with it by either noise."""
+    """A batch of B texts in N steps: without the head, and with it by each kind of draw."""
     chained = checkpoint.step_law
     assert isinstance(chained, Chain)
-    noises: tuple[Literal["gumbel", "uniform"], ...] = ("gumbel", "uniform")
+    noises: tuple[Noise, ...] = get_args(Noise)
     laws: dict[str, StepLaw] = {"no head": Factorised()}
     laws |= {f"head, {noise}": dataclasses.replace(chained, noise=noise) for noise in noises}
     rows: list[Row] = []
@@ -147,11 +147,9 @@ def _rivals(checkpoint: Checkpoint, place: torch.device, batches: list[int]) -> 
     network = family.causal_copy(family.build(config).eval(), dtype, place)
     L, rows = config.length, []
     for B in batches:
-        read = family.reader(network, B)
-        for _ in range(3):
-            read(torch.zeros(B, dtype=torch.int64, device=place))
-        work = partial(draw_texts, family, network, 0, list(range(B)), Law(), 0, place)
-        timing = measure(work, place, repeats=1, warmup=0)
+        read = quick_reader(family, network, B, place)
+        work = partial(draw_texts, family, network, 0, list(range(B)), Law(), 0, place, read)
+        timing = measure(work, place, repeats=1, warmup=int(place.type == "cuda"))  # which records the graphs
         rows.append({
             "name": "causal, cached", "batch": B, "steps": L, "ms_per_step": timing.seconds / L * 1e3, "rounds": None,
             "most_rounds": None, "over_without": None, "seconds": timing.seconds,

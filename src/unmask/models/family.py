@@ -10,7 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from unmask.core.errors import UserError, named
 from unmask.models.parameters import filled, tensors_of
 from unmask.processes import Masked, Process
 
+Graph = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]  # of work on fixed tensors: what does it quickly
 LARGEST = 2**20  # of a number in a config that no tensor bears out, such as the length: a table of so many is small
 
 
@@ -161,9 +162,21 @@ class Family:
         """A copy of a causal network to write with."""
         raise UserError(f"a causal model of the family {self.name} cannot be sampled")
 
-    def reader(self, model: Any, rows: int) -> Callable[[Tensor], Tensor]:
-        """A function that takes the next token of each of so many texts and gives logits_BV of what follows."""
+    def reader(self, model: Any, rows: int, graph: Graph | None = None) -> Reader:
+        """What takes the next token of each of so many texts and gives logits_BV of what follows.
+
+        `graph` makes work on fixed tensors quick, where the device can (inference.ready.replayed).
+        """
         raise UserError(f"a causal model of the family {self.name} cannot be sampled")
+
+
+class Reader(Protocol):
+    """Reads texts token after token."""
+
+    def __call__(self, token_B: Tensor) -> Tensor: ...
+
+    def restart(self) -> None:
+        """The next token is the first of other texts."""
 
 
 FAMILIES: dict[str, Family] = {}

@@ -21,9 +21,9 @@ from unmask.core.ranks import joined
 from unmask.core.streams import stream
 from unmask.inference import categorical
 from unmask.inference.categorical import Law
-from unmask.inference.ready import Precision, draw_device, is_half, usual_batch
+from unmask.inference.ready import Precision, draw_device, is_half, replayed, usual_batch
 from unmask.models.denoiser import is_causal
-from unmask.models.family import Family, family_of, plain
+from unmask.models.family import Family, Reader, family_of, plain
 from unmask.sampling.samples import Samples
 
 
@@ -63,12 +63,15 @@ def sample_causal(
 
 
 def draw_texts(
-    family: Family, model: Any, start: int, indices: list[int], law: Law, seed: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """A batch of texts and the log q of their tokens."""
+    family: Family, model: Any, start: int, indices: list[int], law: Law, seed: int, device: torch.device,
+    read: Reader | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """A batch of texts and the log q of their tokens; a reader that has read other texts starts again."""
     noise = [torch.rand(model.length, generator=stream(seed, "draw", i), dtype=torch.float64) for i in indices]
     uniform_BL = torch.stack(noise).to(draw_device(device))
-    read, token_B = family.reader(model, len(indices)), torch.full((len(indices),), start, device=device)
+    read = read or quick_reader(family, model, len(indices), device)
+    read.restart()
+    token_B = torch.full((len(indices),), start, device=device)
     tokens, log_q = [], []
     for place in range(model.length):
         drawn = categorical.draw(read(token_B), uniform_BL[:, place], model.mask_id, law)
@@ -76,3 +79,8 @@ def draw_texts(
         tokens.append(token_B)
         log_q.append(drawn.log_q_M.double())
     return torch.stack(tokens, dim=1).cpu(), torch.stack(log_q, dim=1).cpu()
+
+
+def quick_reader(family: Family, model: Any, rows: int, device: torch.device) -> Reader:
+    """A reader by CUDA graphs, where there are some."""
+    return family.reader(model, rows, partial(replayed, device=device) if device.type == "cuda" else None)

@@ -18,7 +18,7 @@ from unmask.models.dit.layers import Rotary
 from unmask.models.dit.network import PRESETS, DiT, DiTConfig
 from unmask.models.dit.onnx import body_and_head
 from unmask.models.dit.timed import TimedDiT
-from unmask.models.family import Family, register_family
+from unmask.models.family import Family, Graph, Reader, register_family
 from unmask.models.lora import base_of, merged
 from unmask.processes import Masked, Process, Uniform
 
@@ -111,8 +111,8 @@ class DiTFamily(Family):
     def causal_copy(self, model: DiT, dtype: torch.dtype, device: torch.device) -> nn.Module:
         return narrowed(model, dtype, device)
 
-    def reader(self, model: DiT, rows: int) -> Callable[[Tensor], Tensor]:
-        return Cached(model, rows).logits
+    def reader(self, model: DiT, rows: int, graph: Graph | None = None) -> Reader:
+        return Cached(model, rows, graph)
 
 
 def _sound_options() -> dict[str, Any] | None:
