@@ -36,11 +36,12 @@ def test_json_of_the_contract(capsys: pytest.CaptureFixture[str], tmp_path: Path
         assert row["alpha"] / row["sigma"] == pytest.approx(row["ratio"], rel=1e-12)
         assert row["alpha"] ** 2 + row["sigma"] ** 2 == pytest.approx(1, abs=1e-12)
         assert row["below_one_over_K"] is False
+        assert row["uniform_alpha"] + (1 - row["uniform_alpha"]) / 50258 == pytest.approx(row["gamma"], rel=1e-12)
         assert 1 - (1 - 1e-3) * row["t"] == pytest.approx(row["gamma"], abs=1e-12)
     assert report["states"] == 50258
     assert report["disagreements"] == 0
     for row in report["simulation"]:
-        assert row["survived"] == row["survived_scalar"]
+        assert row["survived"] == row["survived_scalar"] == row["argmax_is_token"]
         assert row["deviation"] == pytest.approx(row["survived"] / 100 - row["gamma"], abs=1e-12)
         assert row["standard_error"] == pytest.approx((row["gamma"] * (1 - row["gamma"]) / 100) ** 0.5)
         assert abs(row["z"]) < 4.5
@@ -75,7 +76,9 @@ def test_a_disagreement_would_be_counted() -> None:
             return super().u_of_noise(eps, k) ** 1.05
 
     honest, crooked = (simulate(law(20), [0.5], 2000, 0)[0][0] for law in (GaussianDuality, Crooked))
-    assert honest.disagreements == 0
+    assert honest.disagreements == honest.argmax_disagreements == 0
+    assert honest.argmax_is_token == honest.survived
+    assert crooked.argmax_disagreements == crooked.disagreements > 0
     assert crooked.disagreements == pytest.approx(2000 * (0.5 ** (1 / 1.05) - 0.5), rel=0.6)
     assert crooked.survived == honest.survived
     assert crooked.survived_scalar == honest.survived + crooked.disagreements

@@ -1,6 +1,8 @@
 """`unmask duality`: the Gaussian-discrete duality in numbers and a figure, from real draws.
 
-The full K-dimensional latent and the scalar rule u < gamma are run on the same noise and must agree draw for draw.
+The latent has two shadows: the masked process asks whether the token's coordinate is the largest, the uniform process
+which one is. The full K-dimensional latent and the rules without it (u < gamma; else the one strongest rival) are run
+on the same noise and must agree draw for draw, in both.
 Shapes: N draws, K states with the mask.
 """
 
@@ -27,12 +29,16 @@ _CHUNK = 2**20  # latent coordinates at a time: 8 MB
 
 @dataclass(frozen=True)
 class Outcome:
-    """Both rules at one gamma, on the same draws."""
+    """The rules at one gamma, on the same draws."""
 
     gamma: float
     survived: int  # by the projection of the full latent
     survived_scalar: int  # by u < gamma
     disagreements: int  # draws on which the two rules differ
+    argmax_is_token: int  # draws whose latent has its largest coordinate at the token
+    argmax_disagreements: (
+        int  # draws whose argmax is not: the token if u < gamma, else the strongest rival of the noise
+    )
     deviation: float  # share survived - gamma
     standard_error: float  # of that share, if the marginal is exactly gamma
     z: float
@@ -45,13 +51,14 @@ def calibration_table(duality: GaussianDuality, schedule: Schedule, gammas: Sequ
 
     gamma = torch.tensor(gammas, dtype=torch.float64)
     found = duality.calibrate(gamma, signed=True)
-    columns = (schedule.inverse(gamma), gamma, found.ratio, found.alpha, found.sigma)
+    uniform = (duality.K * gamma - 1) / (duality.K - 1)  # the argmax is the token as often as it survives
+    columns = (schedule.inverse(gamma), gamma, found.ratio, found.alpha, found.sigma, uniform)
     return [
         {
             "t": t if gamma >= schedule.eps else None, "gamma": gamma, "ratio": ratio, "alpha": alpha, "sigma": sigma,
-            "below_one_over_K": gamma < 1 / duality.K,
+            "uniform_alpha": uniform if uniform >= 0 else None, "below_one_over_K": gamma < 1 / duality.K,
         }
-        for t, gamma, ratio, alpha, sigma in zip(*(column.tolist() for column in columns), strict=True)
+        for t, gamma, ratio, alpha, sigma, uniform in zip(*(column.tolist() for column in columns), strict=True)
     ]  # fmt: skip
 
 
@@ -84,23 +91,28 @@ def simulate(
     calibrations = [duality.calibrate(gamma, signed=True) for gamma in gammas]
     parts_u: list[Tensor] = []
     parts_survives: list[Tensor] = []
+    parts_argmax: list[Tensor] = []
+    parts_rival: list[Tensor] = []
+    parts_k: list[Tensor] = []
     at_once = max(1, _CHUNK // duality.K)
     for start in range(0, draws, at_once):
         if progress:
             progress(f"latents in {duality.K:,} dimensions", start, draws)
         eps_NK, k_N = draw_noise(duality.K, seed, range(start, min(start + at_once, draws)))
-        latents = (duality.latent(eps_NK, k_N, calibration) for calibration in calibrations)
+        latents = [duality.latent(eps_NK, k_N, calibration) for calibration in calibrations]
         parts_survives.append(torch.stack([duality.project(w_NK, k_N) for w_NK in latents]))
+        parts_argmax.append(torch.stack([w_NK.argmax(-1) for w_NK in latents]))
         parts_u.append(duality.u_of_noise(eps_NK, k_N))
-    u_N = torch.cat(parts_u)
-    outcomes = [
-        _outcome(gamma, survives_N, ~is_masked(u_N, gamma), u_N)
-        for gamma, survives_N in zip(gammas, torch.cat(parts_survives, dim=1), strict=True)
-    ]
-    return outcomes, u_N
+        parts_rival.append(eps_NK.scatter(1, k_N[:, None], -math.inf).argmax(-1))
+        parts_k.append(k_N)
+    u_N, rival_N, k_N = (torch.cat(parts) for parts in (parts_u, parts_rival, parts_k))
+    shadows = zip(gammas, torch.cat(parts_survives, dim=1), torch.cat(parts_argmax, dim=1), strict=True)
+    return [_outcome(*shadow, ~is_masked(u_N, shadow[0]), u_N, rival_N, k_N) for shadow in shadows], u_N
 
 
-def _outcome(gamma: float, projected_N: Tensor, scalar_N: Tensor, u_N: Tensor) -> Outcome:
+def _outcome(
+    gamma: float, projected_N: Tensor, argmax_N: Tensor, scalar_N: Tensor, u_N: Tensor, rival_N: Tensor, k_N: Tensor
+) -> Outcome:
     N = len(u_N)
     deviation, standard_error = int(projected_N.sum()) / N - gamma, math.sqrt(gamma * (1 - gamma) / N)
     return Outcome(
@@ -108,6 +120,8 @@ def _outcome(gamma: float, projected_N: Tensor, scalar_N: Tensor, u_N: Tensor) -
         survived=int(projected_N.sum()),
         survived_scalar=int(scalar_N.sum()),
         disagreements=int((projected_N != scalar_N).sum()),
+        argmax_is_token=int((argmax_N == k_N).sum()),
+        argmax_disagreements=int((argmax_N != k_N.where(scalar_N, rival_N)).sum()),
         deviation=deviation,
         standard_error=standard_error,
         z=deviation / standard_error,
@@ -125,10 +139,11 @@ def duality(
     figure: Path | None = None,
     json: bool = False,
 ) -> None:
-    """Show the Gaussian-discrete duality: masking a token is projecting a Gaussian latent in K dimensions.
+    """Show the Gaussian-discrete duality: one Gaussian latent in K dimensions, and its two shadows.
 
-    Prints the calibration, runs the full latent and the scalar rule u < gamma on the same noise, counts where they
-    disagree (nowhere), compares the marginals with gamma, and draws a figure of it.
+    Masking a token is projecting the latent, replacing it by another is taking the argmax. Prints both calibrations,
+    runs the full latent and the rules without it on the same noise, counts where they disagree (nowhere), compares
+    the marginals with gamma, and draws a figure of it.
 
     Args:
         states: K, the number of states: the tokens and the mask
@@ -169,7 +184,7 @@ def duality(
         "seed": seed,
         "calibration": calibration,
         "simulation": [asdict(outcome) for outcome in outcomes],
-        "disagreements": sum(outcome.disagreements for outcome in outcomes),
+        "disagreements": sum(outcome.disagreements + outcome.argmax_disagreements for outcome in outcomes),
         "nearest_tie": min(outcome.nearest_tie for outcome in outcomes),
         "figure": None if figure is None else str(figure),
     }
@@ -188,23 +203,27 @@ def _print_tables(report: dict[str, Any]) -> None:
 
     calibration = [
         ["-" if row["t"] is None else f"{row['t']:.4g}", f"{row['gamma']:.6g}", f"{row['ratio']:+.6f}",
-         f"{row['alpha']:+.6f}", f"{row['sigma']:.6f}", "below 1/K: α̃ < 0" if row["below_one_over_K"] else ""]
+         f"{row['alpha']:+.6f}", f"{row['sigma']:.6f}",
+         "-" if row["uniform_alpha"] is None else f"{row['uniform_alpha']:.6g}",
+         "below 1/K: α̃ < 0" if row["below_one_over_K"] else ""]
         for row in report["calibration"]
     ]  # fmt: skip
     both = [
-        [f"{row['gamma']:.6g}", f"{row['survived']:,}", f"{row['survived_scalar']:,}", f"{row['disagreements']}",
-         f"{row['deviation']:+.5f}", f"{row['standard_error']:.5f}", f"{row['z']:+.2f}"]
+        [f"{row['gamma']:.4g}", f"{row['survived']:,}", f"{row['survived_scalar']:,}", f"{row['argmax_is_token']:,}",
+         f"{row['disagreements'] + row['argmax_disagreements']}", f"{row['deviation']:+.4f}",
+         f"{row['standard_error']:.4f}", f"{row['z']:+.2f}"]
         for row in report["simulation"]
     ]  # fmt: skip
     console = Console(highlight=False)
-    title = f"Calibration: α̃/σ̃ = F⁻¹(γ), K = {report['states']:,}"
-    console.print(table(title, ("t", "γ", "α̃/σ̃", "α̃", "σ̃", ""), calibration))
-    title = f"The full latent and the scalar rule on the same {report['draws']:,} draws"
-    console.print(table(title, ("γ", "survived", "u < γ", "differ", "share - γ", "std. error", "z"), both))
+    title = f"Calibration: α̃/σ̃ = F⁻¹(γ), K = {report['states']:,}; uniform: α = (Kγ - 1)/(K - 1)"
+    console.print(table(title, ("t", "γ", "α̃/σ̃", "α̃", "σ̃", "α uniform", ""), calibration))
+    title = f"The full latent and the rules without it on the same {report['draws']:,} draws"
+    heads = ("γ", "survived", "u < γ", "argmax", "differ", "share - γ", "error", "z")
+    console.print(table(title, heads, both))
     if report["disagreements"]:
         console.print(f"[bold red]{report['disagreements']} disagreements: a fault of this program, please report it")
     else:
-        console.print("[green]0 disagreements: the two rules are one event")
+        console.print("[green]0 disagreements: the token survives, is the argmax and has u < γ in one event")
     console.print(f"nearest tie: |u - γ| = {report['nearest_tie']:.1e} (rounding could decide below about 1e-14)")
     if report["figure"]:
         console.print(f"figure: {report['figure']}", markup=False)

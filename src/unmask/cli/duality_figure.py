@@ -1,4 +1,6 @@
-"""The paper's two figures, made from real draws: the latent paths and their projection, and u against gamma.
+"""The paper's two figures, made from real draws: the latent paths and their two shadows, and u against gamma.
+
+The masked shadow of a latent is whether the token's coordinate is the largest, the uniform shadow which one is.
 
 One sentence of L tokens gets one fixed noise in K dimensions a token. The bottom panel shows all of them, the top
 panels follow one. Shapes: L tokens, K states, T times.
@@ -49,6 +51,10 @@ class Scene:
         """w at one time, (L, K)."""
         return self.duality.latent(self.eps_LK, self.k_L, self.duality.calibrate(self.gamma(time), signed=True))
 
+    def argmax(self, time: float) -> Tensor:
+        """The uniform shadow of every token at one time, (L)."""
+        return self.latent(time).argmax(-1)
+
     def seen(self, time: float) -> Tensor:
         """Which tokens are visible at one time, by projection of the full latent, not by u. (L)"""
         return self.duality.project(self.latent(time), self.k_L)
@@ -70,7 +76,7 @@ def draw_figure(path: Path, duality: GaussianDuality, schedule: Schedule, u_N: T
         _draw_law(law, scene, u_N)
         _draw_sentence(bottom.subplots(), scene)
         title = (
-            f"Masking is the shadow of a Gaussian: one fixed noise in K = {duality.K:,} dimensions per token "
+            f"One Gaussian, two shadows: one fixed noise in K = {duality.K:,} dimensions per token "
             f"({schedule.name.replace('_', '-')} schedule, seed {seed})"
         )
         figure.suptitle(title, x=0.01, ha="left", fontsize=13, weight="bold")
@@ -126,7 +132,8 @@ def _draw_paths(axes: Any, scene: Scene) -> None:
         axes.axvline(time, color=colour, ls="--", lw=1.2)
         axes.text(time + 0.012, 0.975, letter, color=colour, va="top", fontsize=12, **on_top)
     axes.text(min(lost, S) / 2, 0.04, f"visible: {SENTENCE[scene.star]}", color=BLUE, ha="center", **on_top)
-    axes.text((max(lost, T) + 1) / 2, 0.04, "masked: [M]", color=FADED, ha="center", **on_top)
+    both = f"masked: [M]\nuniform: {_number(strongest[0])}"
+    axes.text((max(lost, T) + 1) / 2, 0.03, both, color=FADED, ha="center", fontsize=9, **on_top)
     for name, colour in {"the token": BLUE, "its strongest rivals": ORANGE, "other coordinates": GREY}.items():
         axes.plot([], [], color=colour, lw=2.5, label=name)
     axes.legend(fontsize=8.5, loc="lower left", bbox_to_anchor=(0, 0.09), frameon=True, edgecolor="none")
@@ -143,7 +150,7 @@ def _draw_projections(both: list[Any], scene: Scene) -> None:
         axes.axhline(float(w_K[strongest[0]]), color=ORANGE, lw=1, ls=":")
         axes.plot(own, w_K[own], "*", ms=15, color=BLUE, mec="white", mew=0.8, zorder=5)
         survives = bool(scene.duality.project(w_K, own))
-        verdict = SENTENCE[scene.star] if survives else "[M]"
+        verdict = f"both: {SENTENCE[scene.star]}" if survives else f"[M], {_number(int(w_K.argmax()))}"
         axes.set_title(f"w at {letter}  →  {verdict}", color=colour)
         axes.set(xlabel="state j", xticks=[0, scene.duality.K - 1])
     limits = [limit for axes in both for limit in axes.get_ylim()]
@@ -161,7 +168,10 @@ def _draw_law(axes: Any, scene: Scene, u_N: Tensor) -> None:
     drawn_N = duality.inverse(u_N.clamp(min=1e-12)).sort().values
     share_N = (torch.arange(len(u_N)) + 1) / len(u_N)
     axes.step(drawn_N, share_N, color=ORANGE, lw=1.2, where="post", label=f"{len(u_N):,} draws of Y")
-    axes.plot(y_T, duality.cdf(y_T), color=INK, lw=1.6, label="F, by quadrature")
+    law_T = duality.cdf(y_T)
+    axes.plot(y_T, law_T, color=INK, lw=1.6, label="F = γ, by quadrature")
+    kept_T = (duality.K * law_T - 1) / (duality.K - 1)
+    axes.plot(y_T, kept_T, color=GREEN, lw=1.6, ls=(0, (4, 3)), label="α = (KF − 1)/(K − 1), uniform")
     for time, letter, colour in VIEWS:
         gamma, ratio = scene.gamma(time), float(duality.calibrate(scene.gamma(time), signed=True).ratio)
         axes.plot([low, ratio, ratio], [gamma, gamma, 0], color=colour, ls="--", lw=1.2)
@@ -172,40 +182,51 @@ def _draw_law(axes: Any, scene: Scene, u_N: Tensor) -> None:
     axes.plot(Y, u, "*", ms=14, color=BLUE, mec="white", zorder=5)
     axes.set(xlim=(low, high), ylim=(0, 1), xlabel="y:  Y of the noise,  α̃/σ̃ of the latent", ylabel="F(y)")
     axes.set_title("u = F(Y)  and  γ = F(α̃/σ̃)")
-    axes.legend(fontsize=8.5, loc="lower right")
+    axes.legend(fontsize=8, loc="upper left", frameon=True, edgecolor="none")
 
 
 def _draw_sentence(axes: Any, scene: Scene) -> None:
-    """u of every token against gamma_t and gamma_s, the two views, and the three regions of the loss."""
+    """u of every token against gamma_t and gamma_s, both shadows of the two views, the three regions of MCD's loss."""
     L = len(SENTENCE)
     by_teacher_L, by_student_L = scene.seen(S), scene.seen(T)
     for i in range(L):
         region = "identity" if by_student_L[i] else "reconstruct" if by_teacher_L[i] else "distil"
         axes.bar(i, float(scene.u_L[i]), width=0.72, color=REGIONS[region][0], alpha=0.6)
     axes.bar(scene.star, float(scene.u_L[scene.star]), width=0.72, color="none", edgecolor=BLUE, lw=2.6, zorder=3)
-    _draw_view(axes, -0.22, "teacher  $z_s$", by_teacher_L)
-    _draw_view(axes, -0.44, "student  $z_t$", by_student_L)
+    masked_L = ["[M]"] * L
+    _draw_view(axes, -0.2, "masked  $z_s$", by_teacher_L, masked_L)
+    _draw_view(axes, -0.39, "masked  $z_t$", by_student_L, masked_L)
+    for y, (time, letter, _) in zip((-0.62, -0.81), VIEWS, strict=True):
+        other_L = scene.argmax(time)
+        _draw_view(axes, y, f"uniform  $z_{letter}$", other_L == scene.k_L, [_number(j) for j in other_L.tolist()])
     for time, letter, colour in VIEWS:
         gamma = scene.gamma(time)
         axes.plot([-0.6, L - 0.5], [gamma, gamma], color=colour, ls="--", lw=1.4)
         axes.text(L - 0.45, gamma, rf"$\gamma_{letter}$ = {gamma:.2f}", color=colour, va="center", fontsize=11)
     handles = [axes.bar(0, 0, color=colour, alpha=0.6, label=label) for colour, label in REGIONS.values()]
-    axes.legend(handles=handles, ncols=3, loc="lower center", bbox_to_anchor=(0.5, -0.07))
-    axes.set(xlim=(-0.6, L), ylim=(-0.62, 1), yticks=[0, 0.5, 1], xticks=[])
-    axes.set_ylabel("u", rotation=0, y=0.69)
-    axes.set_title("One u per token decides both views: visible iff u < γ")
+    axes.legend(handles=handles, ncols=3, loc="lower center", bbox_to_anchor=(0.5, -0.11))
+    axes.set(xlim=(-0.6, L), ylim=(-1.02, 1), yticks=[0, 0.5, 1], xticks=[])
+    axes.set_ylabel("u", rotation=0, y=0.75)
+    axes.set_title(
+        "One u per token decides both views of both processes: itself iff u < γ, else [M], or the one strongest rival"
+    )
     axes.spines["bottom"].set_visible(False)
     axes.spines["left"].set_bounds(0, 1)
 
 
-def _draw_view(axes: Any, y: float, label: str, seen_L: Tensor) -> None:
-    """One row of tokens, the masked ones hidden."""
+def _number(state: int) -> str:
+    """A state that is no word of the sentence."""
+    return f"#{state}"
+
+
+def _draw_view(axes: Any, y: float, label: str, seen_L: Tensor, lost_L: list[str]) -> None:
+    """One row of tokens, and what stands in place of those that are lost."""
     from matplotlib.patches import FancyBboxPatch
 
     axes.text(-0.75, y, label, ha="right", va="center", weight="bold")
-    for i, (word, seen) in enumerate(zip(SENTENCE, seen_L.tolist(), strict=True)):
+    for i, (word, seen, lost) in enumerate(zip(SENTENCE, seen_L.tolist(), lost_L, strict=True)):
         face, edge, ink = ("#dcecf6", BLUE, "#004b78") if seen else ("#f0f0f0", "#c4c4c4", FADED)
         shape = "round,pad=0,rounding_size=0.03"
         axes.add_patch(FancyBboxPatch((i - 0.4, y - 0.08), 0.8, 0.16, boxstyle=shape, fc=face, ec=edge, lw=0.9))
-        said, weight = (word, "bold") if seen else ("[M]", "normal")
+        said, weight = (word, "bold") if seen else (lost, "normal")
         axes.text(i, y, said, ha="center", va="center", fontsize=9, color=ink, weight=weight)
