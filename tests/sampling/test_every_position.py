@@ -5,13 +5,16 @@ The reference is Bayes' rule on tables: q(z_s = v | z_t) is (z_t from v) times (
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from unmask.checkpoint.io import Checkpoint
+from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
 from unmask.inference.categorical import Law, draw_mixture
 from unmask.inference.ready import make_ready
@@ -209,3 +212,54 @@ def test_what_does_not_go_together_is_said(options: dict[str, str], says: str) -
 def test_a_masked_model_has_no_such_plan() -> None:
     with pytest.raises(UserError, match="reveals each position once, which the plan psi does not"):
         sample("pocket", 1, 2, plan="psi", device="cpu")
+
+
+# --- Duo's own sampler, replayed --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Published(EveryPosition):
+    """Psi with the c of the published run at each step."""
+
+    c: float = 1.0
+
+    def kept(self, gamma_s: Tensor) -> Tensor:
+        return torch.full_like(gamma_s, self.c)
+
+
+@pytest.mark.parametrize("run", ["ancestral", "greedy_tail", "psi"])
+def test_duos_published_runs_come_out_again_token_for_token(run: str) -> None:
+    """Its Gumbel races with its uniforms, on our law of a step; every race is won by a clear gap."""
+    folder = Path(__file__).parents[1] / "assets/published/duo"
+    found = np.load(folder / "reference.npz")
+    checkpoint = load(folder)
+    states, grid = States(checkpoint.model.vocab_size, None), make_grid("mdlm", 4)
+    inputs = torch.tensor(found[f"gen_{run}_inputs"]).long()
+    kappa = found["gen_psi_kappa"].tolist() if run == "psi" else [1.0] * 5
+    for step, (t, s) in enumerate(pairwise((*grid.times, 0.0))):
+        times = (torch.tensor(time, dtype=torch.float64) for time in (s, t))
+        sigma_B = checkpoint.process.condition(torch.full((2,), t, dtype=torch.float64))
+        assert sigma_B is not None
+        torch.testing.assert_close(sigma_B, torch.tensor(found[f"gen_{run}_sigma"][step]), rtol=1e-5, atol=1e-7)
+        with torch.no_grad():
+            logits_BLV = checkpoint.model.logits(checkpoint.model.features(inputs[step], sigma_B))  # type: ignore[call-arg]
+        log_p_MV = logits_BLV.double().log_softmax(-1).flatten(0, 1)
+        if run == "greedy_tail" and s == 0:
+            drawn_M = log_p_MV.argmax(-1)
+        else:
+            plan = Published("psi", share=float(kappa[step] < 1), c=kappa[step] if s else 1.0)
+            law_MV = plan.law(checkpoint.process, log_p_MV, inputs[step].flatten(), *times, states).exp()
+            u_MV = torch.tensor(found["gen_uniforms"][step]).flatten(0, 1)
+            drawn_M = (law_MV / (1e-10 - (u_MV + 1e-10).log())).argmax(-1)
+        after_BL = inputs[step + 1] if step < 4 else torch.tensor(found[f"gen_{run}_out"])
+        assert torch.equal(drawn_M.view(2, -1), after_BL)
+
+
+def test_duos_model_writes_the_same_in_any_batch() -> None:
+    """In float32 on a CPU, and from any company: sample i has the same tokens."""
+    checkpoint = load(Path(__file__).parents[1] / "assets/published/duo")
+    how = {"steps": 6, "plan": "psi:share=0.1,greedy=true", "seed": 2, "device": "cpu"}
+    together = sample(checkpoint, 5, batch=5, **how).tokens  # type: ignore[arg-type]
+    assert torch.equal(together, sample(checkpoint, 5, batch=2, **how).tokens)  # type: ignore[arg-type]
+    assert torch.equal(together[3:4], sample(checkpoint, 1, numbers=[3], **how).tokens)  # type: ignore[arg-type]
+    assert len({tuple(row) for row in together.tolist()}) == 5

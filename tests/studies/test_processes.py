@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 
+from unmask.checkpoint.io import Checkpoint
+from unmask.cli.report import report
 from unmask.metrics import nelbo
-from unmask.processes import Masked
+from unmask.models.dit.network import DiT
+from unmask.processes import Masked, Uniform
 from unmask.studies.evaluate import evaluate
 
 
@@ -44,6 +48,39 @@ def test_it_is_drawn_and_scored_and_its_missing_scores_are_said(scene, network, 
     elbo, other = (next(b for b in results.bounds if b.model == m and b.plan is None) for m in pair)
     both = elbo.scores["per_token"]["value"], other.scores["per_token"]["value"]
     assert abs(both[0] - both[1]) < 4 * (elbo.scores["per_token"]["stderr"] + other.scores["per_token"]["stderr"])
+
+
+def test_a_duo_and_an_mdlm_stand_side_by_side(scene, network, tmp_path) -> None:
+    """Each on the plans of its process; N-step NELBO of both in one table, and what a Duo cannot have said once."""
+    models, data, tokenizer = scene
+    torch.manual_seed(5)
+    duo = DiT(tokenizer.size, 32, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0, time=True).eval()
+    pair = {"mdlm": models["teacher"], "duo": Checkpoint(duo, Uniform(), tokenizer, {})}
+    results = evaluate(
+        pair, steps=[2, 8], plans=["comb", "ancestral", "greedy_tail", "psi:share=0.1"], temperatures=[1.0], n=8,
+        judge=network(tokenizer, 3, causal=True), data=data, device="cpu", out=tmp_path, bracket=False,
+    )  # fmt: skip
+    drawn = {(cell.model, cell.plan, cell.steps): cell.nfe for cell in results.cells if cell.plan}
+    assert {(model, plan) for model, plan, _ in drawn} == {
+        ("mdlm", "comb"), ("duo", "ancestral"), ("duo", "greedy_tail"), ("duo", "psi:share=0.1")
+    }  # fmt: skip
+    assert drawn["duo", "greedy_tail", 8] == 9  # the tail is a forward more, and is counted
+    nats = {(b.model, b.plan, b.steps): b.scores["per_token"]["value"] for b in results.bounds}
+    assert {key[:2] for key in nats} == {
+        ("mdlm", None), ("mdlm", "comb"), ("duo", None), ("duo", "ancestral"), ("duo", "psi:share=0.1")
+    }  # fmt: skip
+    even = math.log(
+        tokenizer.size
+    )  # what a network whose head is still 0 says of every token: all its bounds are tight
+    for bound in results.bounds:
+        if bound.model == "duo":
+            said = bound.scores["per_token"]
+            assert abs(said["value"] - even) < 5 * said["stderr"]
+    said = " ".join(results.notes)
+    assert "No NELBO on greedy_tail: it ends with the likeliest tokens" in said
+    assert "No path_gap of duo: the sampler gives these texts no log q" in said
+    report([tmp_path], out=tmp_path / "page")
+    assert "psi:share=0.1" in (tmp_path / "page" / "report.html").read_text()
 
 
 def test_a_text_that_the_law_rules_out_has_no_nelbo_and_the_rest_goes_on(scene, monkeypatch) -> None:
