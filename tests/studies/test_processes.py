@@ -69,13 +69,11 @@ def test_a_duo_and_an_mdlm_stand_side_by_side(scene, network, tmp_path) -> None:
     assert {key[:2] for key in nats} == {
         ("mdlm", None), ("mdlm", "comb"), ("duo", None), ("duo", "ancestral"), ("duo", "psi:share=0.1")
     }  # fmt: skip
-    even = math.log(
-        tokenizer.size
-    )  # what a network whose head is still 0 says of every token: all its bounds are tight
-    for bound in results.bounds:
-        if bound.model == "duo":
-            said = bound.scores["per_token"]
-            assert abs(said["value"] - even) < 5 * said["stderr"]
+    even = math.log(tokenizer.size)  # a network whose head is still 0: the bound is tight, but not that of psi
+    for bound in (one for one in results.bounds if one.model == "duo"):
+        off = bound.scores["per_token"]["value"] - even
+        assert off > -5 * bound.scores["per_token"]["stderr"]
+        assert off < 5 * bound.scores["per_token"]["stderr"] or bound.plan == "psi:share=0.1"
     said = " ".join(results.notes)
     assert "No NELBO on greedy_tail: it ends with the likeliest tokens" in said
     assert "No path_gap of duo: the sampler gives these texts no log q" in said
