@@ -67,8 +67,9 @@ def evaluated(place) -> Path:
 
 def test_it_leaves_results_report_and_figures(evaluated: Path, capsys) -> None:
     said = json.loads((evaluated / "results.json").read_text())
-    assert (said["format"], said["version"]) == ("unmask results", 1)
+    assert (said["format"], said["version"]) == ("unmask results", 2)
     assert {cell["model"] for cell in said["cells"]} == {"teacher", "student", "real text"}
+    assert "ratios" not in said["cells"][0], "what single texts gave stands beside it"
     assert "<!doctype html>" in (evaluated / "report.html").read_text().lower()
     assert (evaluated / "report.md").is_file()
     assert {path.suffix for path in (evaluated / "figures").iterdir()} == {".svg"}
@@ -123,7 +124,8 @@ def test_anybodys_texts_alone_and_beside_models(place, capsys) -> None:
     for name in ("gen_ppl", "entropy", "distinct_4", "repeated_4", "self_bleu"):
         assert name in one["scores"]
         assert name in said
-    assert "path_gap" in one["absent"]
+    assert "judge_nll" in one["scores"]
+    assert "path_gap" not in one["scores"], "nobody drew these texts"
     assert "mine: 8 texts of mine.jsonl" in said
     assert main(["report", "texts", "--out", "texts-report"]) == 0, "what was written is read again"
     few = ["--models", "teacher=teacher", "--steps", "4", "--plans", "golden", "--temperatures", "1.0", "--n", "4"]

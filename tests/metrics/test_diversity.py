@@ -15,7 +15,8 @@ from unmask.metrics import built_in  # noqa: F401 (registers)
 from unmask.metrics import diversity as score
 from unmask.metrics.gen_ppl import unigram_entropy
 from unmask.metrics.registry import METRICS
-from unmask.metrics.texts import Texts, parrot
+from unmask.metrics.texts import Texts
+from unmask.metrics.unmodelled import parrot
 
 RANDOM = np.random.default_rng(0)
 ROWS = [RANDOM.integers(0, 4, size=size).tolist() for size in (9, 12, 7, 12, 3, 10)]

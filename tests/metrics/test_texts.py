@@ -10,7 +10,7 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.data.prepare import Settings, prepare
 from unmask.data.tokenizer import Tokenizer
-from unmask.metrics.texts import Texts, clusters, held_out, of_samples, parrot
+from unmask.metrics.texts import Texts, clusters, held_out, of_samples
 from unmask.sampling.verbs import sample
 from unmask.theory.oracle import Enumerated, sticky
 
@@ -95,13 +95,3 @@ def test_texts_of_a_document_belong_together_unless_documents_are_few():
     assert clusters(torch.zeros(20)).tolist() == one_text
     mostly_one = torch.tensor([0] * 11 + list(range(1, 10)))
     assert clusters(mostly_one).tolist() == one_text
-
-
-def test_the_parrot_prints_real_passages(gpt2):
-    real = Texts(torch.tensor(gpt2.encode(PROSE * 100)[:320]).view(20, 16), gpt2)
-    birds = parrot(real, 50, passages=16)
-    assert len(birds) == 50
-    assert {tuple(row) for row in birds.rows} == {tuple(row) for row in real.rows[:16]}
-    assert torch.equal(birds.cluster_T, torch.arange(50) % 16), "a passage printed again says nothing new"
-    with pytest.raises(UserError, match="as many real texts"):
-        parrot(real, 50, passages=21)

@@ -33,17 +33,21 @@ def made_cell(
     entropy_N = entropy + 0.05 * noise_2N[0]
     nll_N = 250 * (log_ppl + 0.08 * noise_2N[1] + 3 * (entropy_N - entropy))
     ppl, mean = Ratio.of(nll_N, torch.full((N,), 250), exponential=True), Ratio.mean(entropy_N)
-    gap = Ratio.of(nll_N - 250 * (entropy - 0.6) * 1.1, torch.full((N,), 1000))
+    own_N = 250 * entropy_N if plan else torch.full((N,), 2.8).double()
+    bytes_N = torch.full((N,), 1000)
     looks = ("only 6.2% of its 4-grams are distinct, real text's 97.0%: texts repeat each other",)
     shares = {"distinct_4": 0.96, "self_bleu": 0.21, "coverage_4": 0.11, "repeated_4": 0.01, "information_gap_1": -0.02}
     extra = {key: (Ratio.mean(value + 0.01 * noise_2N[0]), "share") for key, value in shares.items()}
-    if plan:
-        extra["path_gap"] = (gap, "nats/byte")
-    scores = _scores(gen_ppl=(ppl, "perplexity"), entropy=(mean, "nats"), **extra)
+    extra |= {"judge_nll": (Ratio.of(nll_N, bytes_N), "nats/byte")}
+    if model != "real text":
+        extra |= {"sampler_entropy": (Ratio.of(own_N, bytes_N), "nats/byte")}
+        extra |= {"path_gap": (Ratio.of(nll_N - own_N, bytes_N), "nats/byte")}
+    every = {"gen_ppl": (ppl, "perplexity"), "entropy": (mean, "nats"), **extra}
+    scores = _scores(**every)
     nfe = None if plan is None else float(steps or 256)
     return Cell(
         model, plan, steps, temperature, N, nfe, nfe and 0.02 * N * nfe**0.9, 256 * N, scores,
-        {"ppl": ppl, "entropy": mean} | ({"gap": gap} if plan else {}), (PROSE * 3, PROSE),
+        {name: ratio for name, (ratio, _) in every.items()}, (PROSE * 3, PROSE),
         looks if model == "parrot" else (),
     )  # fmt: skip
 
@@ -81,7 +85,7 @@ def made_up(gain: float = 3.0) -> Results:
     cells += [made_cell("causal", "causal", None, t, 4.8 - 1.5 * (1 - t), 4.6 - 4 * (1 - t)) for t in TEMPERATURES]
     cells += [made_cell("real text", None, None, None, 4.75, 3.9), made_cell("parrot", None, None, None, 4.75, 3.9)]
     roles = {"teacher": "teacher", "round 1": "student", "student": "student", "causal": "ar", "real text": "real",
-             "parrot": "parrot"}  # fmt: skip
+             "parrot": "control"}  # fmt: skip
     settings = {"steps": list(STEPS), "plans": list(PLANS), "temperatures": list(TEMPERATURES), "n": N, "seed": 0,
                 "protocol": "mdlm", "control_steps": [128, 256], "length": 256, "data": "books"}  # fmt: skip
     results = Results(

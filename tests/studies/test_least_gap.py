@@ -27,7 +27,7 @@ def _results(gaps: dict[float, list[float] | torch.Tensor]) -> Results:
     for temperature, gap in gaps.items():
         ratio = Ratio.mean(gap)
         scores = {"path_gap": Score.of(ratio, "nats/byte", {}).to_json(), "entropy": {"value": 4.8}}
-        cells.append(Cell("m", "golden", 8, temperature, len(ratio), 8.0, None, 8, scores, {"gap": ratio}))
+        cells.append(Cell("m", "golden", 8, temperature, len(ratio), 8.0, None, 8, scores, {"path_gap": ratio}))
     return Results({"m": {"role": "teacher", "sha256": "0", "provenance": {}}}, cells, [], SETTINGS, None)
 
 

@@ -123,12 +123,12 @@ def test_what_cannot_be_compared_is_said() -> None:
 
 
 def with_scores(results: Results, **ends: dict) -> Results:
-    """The same, with other ends of Gen PPL for the teacher in 4 steps at T = 1, by plan."""
+    """The same, with other ends of R for the teacher in 4 steps at T = 1, by plan."""
     cells = []
     for cell in results.cells:
         if (cell.model, cell.steps, cell.temperature) == ("teacher", 4, 1.0):
-            said = {**cell.scores["gen_ppl"], **ends[str(cell.plan)]}
-            cell = dataclasses.replace(cell, scores={**cell.scores, "gen_ppl": said})
+            said = {**cell.scores["path_gap"], **ends[str(cell.plan)]}
+            cell = dataclasses.replace(cell, scores={**cell.scores, "path_gap": said})
         cells.append(cell)
     return dataclasses.replace(results, cells=cells)
 
@@ -168,7 +168,7 @@ def everything_said(results: Results, folder: Path) -> str:
 def test_an_interval_without_ends_is_said_in_words(low, high, words: str, tmp_path: Path) -> None:
     found = {**made_up().analysis["headline"]["speed_up"], "low": low, "high": high, "faster": False}
     gap = {"value": -0.1, "low": low and -low, "high": high}
-    results = with_headline(speed_up=found, gap=gap, gap_at_real=gap)
+    results = with_headline(speed_up=found, gap=gap, gap_to={"temperature": gap, "top_p": gap})
     assert f"95% interval {words}" in headline(results).ends
     assert "cannot be distinguished" in meaning(results)[0]
     assert words in meaning(results)[0]
@@ -191,14 +191,26 @@ def test_a_likelihood_without_an_interval_is_no_verdict() -> None:
 
 def test_the_parrot_passes_only_what_it_passes() -> None:
     (said,) = [sentence for sentence in meaning(made_up()) if "parrot" in sentence]
-    assert "By Gen PPL and entropy it cannot be distinguished from real text" in said
+    assert "By Gen PPL and entropy of words it cannot be distinguished from real text" in said
+    assert "Its own entropy is 0.003 nats a byte" in said
     cells = [
         dataclasses.replace(cell, scores={**cell.scores, "gen_ppl": {"value": 9.0, "low": 8.0, "high": 10.0}})
         if cell.model == "parrot" else cell
         for cell in made_up().cells
     ]  # fmt: skip
     (said,) = [s for s in meaning(dataclasses.replace(made_up(), cells=cells)) if "parrot" in s]
-    assert "By entropy it cannot be distinguished" in said
+    assert "By entropy of words it cannot be distinguished" in said
+
+
+def test_texts_that_look_wrong_are_not_credited(tmp_path: Path) -> None:
+    """However fast: the same results are credited without the suspicion."""
+    wrong = with_headline(suspicions=["87.0% of its 4-grams occurred before in the same text"])
+    assert headline(made_up()).good
+    assert (headline(wrong).good, headline(wrong).words) == (False, "Not credited")
+    assert "is not credited with a speed-up: 87.0% of its 4-grams" in meaning(wrong)[0]
+    said = everything_said(wrong, tmp_path)
+    assert "faster" not in said
+    assert "not credited: its texts look wrong" in said
 
 
 def test_a_legend_names_what_is_drawn_and_nothing_else() -> None:
@@ -213,7 +225,9 @@ def test_a_legend_names_what_is_drawn_and_nothing_else() -> None:
         assert "causal, causal" not in named
         assert ("student, iid" in named) == (figure.name == "against-nfe"), "its NELBO was measured on both"
     frontier = figures(results)[0]
-    assert {"student, iid", "causal, causal", "real text", "parrot"} <= {series.name for series in frontier.legend}
-    assert "real text's entropy" in frontier.caption
-    others = [cell for cell in results.cells if cell.model != "real text"]
-    assert "real text's entropy" not in figures(dataclasses.replace(results, cells=others))[0].caption
+    named = {series.name for series in frontier.legend}
+    assert {"student, iid", "causal, causal"} <= named
+    assert not {"real text", "parrot"} & named, "one has no entropy of its own, the other next to none"
+    cut = dataclasses.replace(results.one(model="teacher", plan="iid", steps=8, temperature=1.0), top_p=0.9)
+    both = figures(dataclasses.replace(results, cells=[*results.cells, cut]))[0]
+    assert "teacher, iid, top-p" in {series.name for series in both.legend}

@@ -16,8 +16,8 @@ from unmask.studies.report import write_report
 from unmask.studies.report.words import headline
 
 PARTS = (
-    "What this means", "Gen PPL against entropy", "Path gap R against entropy", "N-step NELBO", "Two by two",
-    "Speed-up at matched entropy", "Diversity across samples", "Samples at equal NFE", "tokens/s", "Provenance",
+    "What this means", "Path gap against own entropy", "N-step NELBO", "Two by two",
+    "Speed-up at equal own entropy", "Diversity across samples", "Samples at equal NFE", "tokens/s", "Provenance",
     "At equal wall-clock",
 )  # fmt: skip
 
@@ -62,16 +62,17 @@ def test_the_page_is_whole_and_needs_nothing_else(written: Path) -> None:
     assert "&lt;said&gt;" in text, "samples are text, not markup"
     for part in PARTS:
         assert part in text, part
-    table = text[text.index("Gen PPL, entropy in nats beneath") :]
-    cells = re.findall(r"<td>([\d.]+)<small>([\d.]+)</small></td>", table[: table.index("</table>")])
-    assert len(cells) == 5 * (2 * 4 + 2 * 2) + 4 + 2, "every Gen PPL of the table has its entropy beneath"
-    assert all(re.fullmatch(r"\d\.\d{3}", entropy) for _, entropy in cells)
+    table = text[text.index("beneath, the sampler&#39;s own entropy") :]
+    own = r"<td>\d\.\d{3}<small>(own|words) \d\.\d{3}</small><small>PPL [\d.]+</small></td>"
+    cells = re.findall(own, table[: table.index("</table>")])
+    assert len(cells) == 5 * (2 * 4 + 2 * 2) + 4 + 2, "every score of a judge in the table has its entropy beneath"
+    assert cells.count("words") == 1, "real text has none of its own"
 
 
 def test_markdown_and_figures_stand_beside_it(written: Path) -> None:
     text = (written / "report.md").read_text(encoding="utf-8")
     linked = re.findall(r"\((figures/[^)]+)\)", text)
-    assert len(linked) == 3
+    assert len(linked) == 2
     for name in linked:
         root = ElementTree.parse(written / name).getroot()
         assert root.tag.endswith("svg")

@@ -1,4 +1,4 @@
-"""Speed-up at matched entropy, on cells whose texts are drawn from known laws: no model, no judge, all in seconds."""
+"""Speed-up at equal own entropy, on cells whose texts are drawn from known laws: no model, no judge, all in seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NFES = (4, 8, 16, 32, 64, 128)
 
 
 def law(nfe: float, temperature: float) -> tuple[float, float]:
-    """(entropy, log PPL) of a made-up teacher, close to what was measured: convex in entropy, falling with NFE."""
+    """(own entropy, nats) of a made-up teacher, both a token: convex in entropy, falling with NFE."""
     entropy = 4.85 - 2.0 * (1 - temperature) - 0.6 * (1 - temperature) ** 2
     return entropy, 5.1 + 2.6 * nfe**-0.6 + 3.4 * (entropy - 4.85) + 1.2 * (entropy - 4.85) ** 2
 
@@ -32,12 +32,12 @@ def cell(
     noise_2n = torch.randn(2, n, generator=stream(seed, named, str(nfe), str(temperature)), dtype=torch.float64)
     entropy_n = entropy + 0.12 * noise_2n[0]
     nll_n = 100 * (log_ppl + 0.25 * noise_2n[1] + 3.4 * (entropy_n - entropy))  # duller texts are likelier
-    ratios = {"ppl": Ratio.of(nll_n, torch.full((n,), 100), exponential=True), "entropy": Ratio.mean(entropy_n)}
+    ratios = {"judge_nll": Ratio.of(nll_n, torch.full((n,), 100)), "sampler_entropy": Ratio.mean(entropy_n)}
     return Cell(named, "iid", int(nfe), temperature, n, nfe, 1.0, 100 * n, {}, ratios)
 
 
-def teacher(draws: int = 400, temperatures: tuple[float, ...] = TEMPERATURES) -> dict[float, list[Drawn]]:
-    return {nfe: [draw_cell(cell(nfe, t), draws=draws) for t in temperatures] for nfe in NFES}
+def teacher(draws: int = 400) -> dict[float, list[list[Drawn]]]:
+    return {nfe: [[draw_cell(cell(nfe, t), draws=draws) for t in TEMPERATURES]] for nfe in NFES}
 
 
 def exact(nfe: float, temperature: float) -> Drawn:
@@ -46,7 +46,7 @@ def exact(nfe: float, temperature: float) -> Drawn:
     return Drawn(torch.full((41,), entropy).double(), torch.full((41,), log_ppl).double())
 
 
-EXACT = {nfe: [exact(nfe, t / 100) for t in range(100, 59, -2)] for nfe in NFES}
+EXACT = {nfe: [[exact(nfe, t / 100) for t in range(100, 59, -2)]] for nfe in NFES}
 
 
 def test_a_teacher_at_a_temperature_is_no_gain() -> None:
@@ -56,12 +56,12 @@ def test_a_teacher_at_a_temperature_is_no_gain() -> None:
     """
     credited, gaps = [], []
     for seed in range(10):
-        reference = {nfe: [draw_cell(cell(nfe, t, seed=seed), draws=200) for t in TEMPERATURES] for nfe in NFES}
+        reference = {nfe: [[draw_cell(cell(nfe, t, seed=seed), draws=200) for t in TEMPERATURES]] for nfe in NFES}
         for nfe, temperature in itertools.product((8, 32), (0.96, 0.8, 0.75)):
             student = draw_cell(cell(nfe, temperature, named="scaled", seed=seed), draws=200)
             found = speed_up(student, nfe, reference)
             credited.append(found.faster)
-            gaps.append(gap_at(student.log_ppl_D, nfe, reference, student.entropy_D).value)
+            gaps.append(gap_at(student, nfe, reference).value)
     assert sum(credited) <= 4, f"{sum(credited)} of {len(credited)} credited"
     assert sum(gaps) / len(gaps) == pytest.approx(0, abs=0.01)
     plain, sharpened = (law(8, t)[1] for t in (1.0, 0.75))
@@ -76,7 +76,7 @@ def test_more_steps_hidden_inside_are_credited(hidden: int) -> None:
     assert found.low is not None
     assert found.high is not None
     assert 1 < found.low < hidden < found.high
-    gap = gap_at(student.log_ppl_D, 8, teacher(), student.entropy_D)
+    gap = gap_at(student, 8, teacher())
     assert gap.value == pytest.approx(law(8 * hidden, 0.9)[1] - law(8, 0.9)[1], abs=0.1)
     assert gap.high is not None
     assert gap.high < 0
@@ -109,8 +109,8 @@ def test_entropy_that_no_temperature_has_is_not_bracketed() -> None:
         student = Drawn(entropy_D, torch.zeros(41).double())
         found = speed_up(student, 8, EXACT)
         assert (found.relation, found.value, found.faster) == ("not bracketed", None, False)
-        assert gap_at(student.log_ppl_D, 8, EXACT, entropy_D).value is None
-    assert speed_up(exact(8, 0.9), 8, {8: [exact(8, 0.9)]}).value is None, "one temperature is no path"
+        assert gap_at(student, 8, EXACT).value is None
+    assert speed_up(exact(8, 0.9), 8, {8: [[exact(8, 0.9)]]}).value is None, "one temperature is no path"
 
 
 def test_a_draw_that_is_not_bracketed_counts_against_both_ends() -> None:
@@ -118,10 +118,10 @@ def test_a_draw_that_is_not_bracketed_counts_against_both_ends() -> None:
     student = exact(32, 0.9)
     entropy_D = student.entropy_D.repeat(10)[:401].clone()
     entropy_D[1:21] = 9.9
-    student = Drawn(entropy_D, student.log_ppl_D.repeat(10)[:401])
+    student = Drawn(entropy_D, student.nats_D.repeat(10)[:401])
     wide = {
-        nfe: [Drawn(d.entropy_D[0].repeat(401), d.log_ppl_D[0].repeat(401)) for d in path]
-        for nfe, path in EXACT.items()
+        nfe: [[Drawn(d.entropy_D[0].repeat(401), d.nats_D[0].repeat(401)) for d in path]]
+        for nfe, (path,) in EXACT.items()
     }
     found = speed_up(student, 8, wide)
     assert found.value == pytest.approx(4, rel=0.01)
@@ -144,6 +144,17 @@ def test_reading_at_an_entropy() -> None:
     turned = path((5.0, 3.0), (4.0, 2.0), (4.6, 1.0), (3.0, 0.0))
     assert at(turned, 4.5) == pytest.approx(2.5)
     assert at(turned, 3.8) == pytest.approx(0.5)
+
+
+def test_the_better_of_two_controls_is_the_reference() -> None:
+    """A second path counts where it is likelier at that entropy, and where the first has no such entropy."""
+    student = exact(8, 0.9)
+    better = [Drawn(d.entropy_D, d.nats_D - 0.3) for d in EXACT[8][0]]
+    worse = [Drawn(d.entropy_D, d.nats_D + 0.3) for d in EXACT[8][0]]
+    both = {8: [EXACT[8][0], better]}
+    assert gap_at(student, 8, both).value == pytest.approx(0.3)
+    assert gap_at(student, 8, {8: [EXACT[8][0], worse]}).value == pytest.approx(0.0)
+    assert gap_at(student, 8, {8: [EXACT[8][0][:3], better]}).value == pytest.approx(0.3), "the first ends at T = 0.96"
 
 
 def test_the_falling_fit_is_pool_adjacent_violators() -> None:

@@ -10,19 +10,22 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+import torch
+
 from unmask.metrics import diversity
 from unmask.metrics.cache import Store
 from unmask.metrics.gen_ppl import gen_ppl, unigram_entropy
 from unmask.metrics.judges import Judge
 from unmask.metrics.mauve import judge_features, mauve
-from unmask.metrics.path_gap import path_gap
+from unmask.metrics.path_gap import judge_nll, own_entropy, path_gap
 from unmask.metrics.registry import register_metric
 from unmask.metrics.score import Ratio, Score, Unavailable, difference
 from unmask.metrics.texts import Texts
+from unmask.metrics.two_samples import energy_distance, gradients, mean_distance
 
 SCORES = (  # what they give, but for the order or the lag at the end of a name
     "entropy", "gen_ppl", "judge_entropy", "path_gap", "judge_nll", "sampler_entropy", "distinct", "coverage",
-    "repeated", "self_bleu", "information", "information_gap", "mauve",
+    "repeated", "self_bleu", "information", "information_gap", "mauve", "energy_distance", "gradient",
 )  # fmt: skip
 ORDERS = (1, 2, 3, 4)  # of n-grams
 LAGS = (1, 2, 4, 8, 16, 32, 64)  # of mutual information
@@ -54,7 +57,12 @@ def _gen_ppl(texts: Texts, judge: Judge, protocol: str, seed: int, store: Store 
 
 
 @register_metric("path_gap")
-def _path_gap(texts: Texts, judge: Judge, seed: int, store: Store | None = None) -> dict[str, Score]:
+def _path_gap(texts: Texts, seed: int, judge: Judge | None = None, store: Store | None = None) -> dict[str, Score]:
+    """As much of it as can be had: without a judge the own entropy, of text that nobody drew the judge's nats."""
+    if judge is None:
+        return {"sampler_entropy": own_entropy(texts, seed=seed)}
+    if texts.log_q_T is None:
+        return {"judge_nll": judge_nll(texts, judge, store=store, seed=seed)}
     found = path_gap(texts, judge, store=store, seed=seed)
     return {"path_gap": found.gap, "judge_nll": found.judge_nll, "sampler_entropy": found.sampler_entropy}
 
@@ -98,8 +106,30 @@ def _information_gap(texts: Texts, real: Texts, seed: int) -> dict[str, Score]:
 
 @register_metric("mauve")
 def _mauve(texts: Texts, judge: Judge, real: Texts, seed: int) -> Score:
-    features = _once(real, ("features", judge.id), lambda: judge_features(judge, real))
-    return mauve(judge_features(judge, texts), features, seed=seed)
+    return mauve(_features(texts, judge), _features(real, judge), seed=seed)
+
+
+@register_metric("energy_distance")
+def _energy_distance(texts: Texts, judge: Judge, real: Texts, seed: int) -> Score:
+    ours, theirs = (torch.from_numpy(_features(one, judge)) for one in (texts, real))
+    return energy_distance(ours, theirs, real.cluster_T, seed=seed)
+
+
+@register_metric("gradient")
+def _gradient(texts: Texts, judge: Judge, real: Texts, seed: int) -> dict[str, Score]:
+    """The first moment as a squared distance, the second less real text's: both 0 where the laws are equal."""
+    ours = _once(texts, ("gradients", judge.id), lambda: gradients(judge, texts))
+    theirs = _once(real, ("gradients", judge.id), lambda: gradients(judge, real))
+    square, of_real = Ratio.mean(ours.second_N), Ratio.mean(theirs.second_N).together(real.cluster_T)
+    return {
+        "gradient_1": mean_distance(ours.first_NV, theirs.first_NV, real.cluster_T, seed=seed),
+        "gradient_2": difference(square.together(texts.cluster_T), of_real, "", {}, paired=False, seed=seed),
+    }
+
+
+def _features(texts: Texts, judge: Judge) -> Any:
+    """Of the judge, once for all metrics that ask."""
+    return _once(texts, ("features", judge.id), lambda: judge_features(judge, texts))
 
 
 def _named(name: str, numbers: Iterable[int], score: Callable[[int], Any]) -> dict[str, Any]:

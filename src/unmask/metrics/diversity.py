@@ -130,8 +130,9 @@ def _pointwise(first_M: Tensor, second_M: Tensor) -> Tensor:
 def suspicions(pool: Mapping[str, Score], real: Mapping[str, Score]) -> list[str]:
     """In what a pool is far less diverse than real text of the same size, in words; empty for an honest one.
 
-    Far: less than half of real text's distinct 4-grams or of its coverage, or a self-BLEU more than half of the way
-    from real text's to 1. Scores by name, those of `real` with other real text as the pool.
+    Far: less than half of real text's distinct 4-grams or of its coverage, a self-BLEU more than half of the way from
+    real text's to 1, or repeated 4-grams a quarter of that way. Scores by name, those of `real` with other real text
+    as the pool.
     """
     reasons = {
         "distinct_4": "of its 4-grams are distinct, real text's {}: texts repeat each other",
@@ -144,4 +145,9 @@ def suspicions(pool: Mapping[str, Score], real: Mapping[str, Score]) -> list[str
     mine, theirs = pool["self_bleu"], real["self_bleu"]
     if mine.low > 0.5 * (1 + theirs.value):
         found.append(f"self-BLEU is {mine.value:.3f}, real text's {theirs.value:.3f}: texts are copies of each other")
+    if "repeated_4" in pool and "repeated_4" in real:
+        mine, theirs = pool["repeated_4"], real["repeated_4"]
+        if mine.low > theirs.value + 0.25 * (1 - theirs.value):
+            rest = f"of its 4-grams occurred before in the same text, in real text {theirs.value:.1%}"
+            found.append(f"{mine.value:.1%} {rest}: texts repeat themselves")
     return found

@@ -1,8 +1,9 @@
-"""The path gap R: how far what a sampler writes is from what a judge believes, in nats per byte.
+"""The path gap R: how far what a sampler writes is from what a judge believes, and its two halves, in nats per byte.
 
 R = E[log q_u(x) - log p_judge(x)] over samples = E_u KL(q_u || judge) >= KL(sampler || judge), where log q_u is the sum
 of the log-probabilities of the tokens actually drawn, as the sampler recorded it. It is Gen PPL minus the sampler's
-*real* entropy: a sampler that turns dull loses on one side what it gains on the other.
+*own* entropy: a sampler that turns dull loses on one side what it gains on the other. At equal own entropy a difference
+of R is a difference of the judge's nats.
 
 The judge reads the decoded text, all of it: the first token too, predicted from the token that starts a document, and
 every end of a document. A text may be spelled by several token sequences; log q counts the drawn one, so R understates
@@ -39,17 +40,37 @@ def path_gap(texts: Texts, judge: Judge, *, store: Store | None = None, seed: in
     log_q_T = _log_q(texts)
     rows = retokenised(texts, judge)
     nll_T, count_T, _ = sums(judge_rows(judge, rows, WHOLE, store=store))
-    if int(texts.bytes_T.sum()) == 0:
-        raise Unavailable("the samples spell no text at all (nothing but ends of documents): R has no bytes to count")
+    _need_bytes(texts)
     record = provenance.record(
         judge.device, judge=judge.record(), reading=vars(WHOLE), texts=texts.record,
         judged_tokens=int(count_T.sum()), bytes=int(texts.bytes_T.sum()), seed=seed,
     )  # fmt: skip
 
     def score(nats_T: Tensor, name: str) -> Score:
-        return Score.of(Ratio.of(nats_T, texts.bytes_T), "nats/byte", {**record, "score": name}, seed=seed)
+        ratio = Ratio.of(nats_T, texts.bytes_T).together(texts.cluster_T)
+        return Score.of(ratio, "nats/byte", {**record, "score": name}, seed=seed)
 
     return PathGap(score(log_q_T + nll_T, "path_gap"), score(nll_T, "judge_nll"), score(-log_q_T, "sampler_entropy"))
+
+
+def own_entropy(texts: Texts, *, seed: int = 0) -> Score:
+    """-log q of what a sampler drew, in nats per byte: how many texts it might have written. No judge is asked."""
+    log_q_T = _log_q(texts)
+    _need_bytes(texts)
+    return Score.of(Ratio.of(-log_q_T, texts.bytes_T), "nats/byte", {"texts": texts.record}, seed=seed)
+
+
+def judge_nll(texts: Texts, judge: Judge, *, store: Store | None = None, seed: int = 0) -> Score:
+    """-log p of the judge over whole texts, whoever wrote them, in nats per byte."""
+    nll_T, _, _ = sums(judge_rows(judge, retokenised(texts, judge), WHOLE, store=store))
+    _need_bytes(texts)
+    ratio = Ratio.of(nll_T, texts.bytes_T).together(texts.cluster_T)
+    return Score.of(ratio, "nats/byte", {"judge": judge.record(), "texts": texts.record}, seed=seed)
+
+
+def _need_bytes(texts: Texts) -> None:
+    if int(texts.bytes_T.sum()) == 0:
+        raise Unavailable("the texts spell nothing at all (only ends of documents): there are no bytes to count")
 
 
 def _log_q(texts: Texts) -> Tensor:

@@ -258,15 +258,6 @@ def _encode(pieces: Iterable[tuple[str, bool]], tokenizer: Tokenizer) -> np.ndar
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.uint32)
 
 
-def parrot(real: Texts, count: int, passages: int = 16) -> Texts:
-    """The control that fools Gen PPL and entropy: `count` texts, each one of the first few real passages again."""
-    if len(real) < passages:
-        raise UserError(f"a parrot of {passages} passages needs as many real texts, not {len(real)}")
-    passage_T = torch.arange(count) % passages
-    facts = {"parrot": passages, "source": real.record.get("source")}
-    return real_text(real.tokens_TL[passage_T], real.tokenizer, passage_T, **facts)
-
-
 def check_same_tokenizer(texts: Texts, tokenizer: Tokenizer | None, owner: str) -> None:
     """Reject texts whose ids mean something else to `owner`."""
     if tokenizer is None or tokenizer.hash != texts.tokenizer.hash:

@@ -1,4 +1,4 @@
-"""What the cells of an evaluation say together: speed-ups, gaps, the least path gap, equal wall-clock.
+"""What the cells of an evaluation say together: speed-ups, gaps, the least path gap, yardsticks, equal wall-clock.
 
 Which plan is best, which temperature and which number of steps the headline is read at are settled without looking at
 any student: the plan by the teacher alone, the highest temperature, the fewest steps. Shapes: D draws.
@@ -15,9 +15,12 @@ from statistics import fmean
 import torch
 
 from unmask.metrics.score import DRAWS, Ratio, bootstrap, choose_least, difference
-from unmask.studies.frontier import Drawn, Interval, alike, at_entropy, draw_cell
+from unmask.studies.frontier import Drawn, Interval, beside, draw_cell
 from unmask.studies.results import Bound, Cell, Json, Results
 from unmask.studies.speedup import gap_at, speed_up
+
+COMPANY = ("self_bleu", "repeated_4")  # what equal entropy leaves out: compared with the teacher's beside the gap
+RANDOM_ORDER = ("permutation", "iid")
 
 
 def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
@@ -33,6 +36,7 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
         "least_gap": least_gaps(results, seed, draws),
         "likelihood": likelihood_differences(results, teacher, seed, draws),
         "plan_likelihood": plan_differences(results, seed, draws),
+        "one_token_a_step": one_token_a_step(results, seed, draws),
         "wall_clock": wall_clock(results, best),
         "caught": {cell.name: list(cell.suspicions) for cell in results.cells if cell.suspicions},
     }
@@ -47,7 +51,7 @@ def contenders(results: Results) -> list[str]:
 
 
 def best_plan(results: Results, teacher: str | None) -> str | None:
-    """The plan on which the control alone does best: by NELBO, else by R, else by its entropy-blind log PPL.
+    """The plan on which the control alone does best: by NELBO, else by R, else by the judge's nats.
 
     Plans are compared at the steps that all of them ran, those that ran in the fewest steps: one that stands in merged
     results for its many steps alone has nothing in common with the others.
@@ -67,7 +71,7 @@ def best_plan(results: Results, teacher: str | None) -> str | None:
         fewest = results.steps[0]
         return fewest in by_bounds(plan) or bool(results.where(model=model, plan=plan, steps=fewest))
 
-    kinds = (by_bounds, partial(by_cells, "path_gap"), partial(by_cells, "gen_ppl"))
+    kinds = (by_bounds, partial(by_cells, "path_gap"), partial(by_cells, "judge_nll"))
     plans = [plan for plan in results.plans if ran_few(plan)]
     tables = [{plan: kind(plan) for plan in plans} for kind in kinds]
     shared = [set.intersection(*map(set, table.values())) if table else set() for table in tables]
@@ -85,54 +89,67 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
     def drawn(cell: Cell) -> Drawn:
         return draw_cell(cell, seed=seed, draws=draws)
 
-    def path(model: str, plan: str, steps: int) -> list[Cell]:
-        cells = [cell for cell in results.where(model=model, plan=plan, steps=steps) if cell.judged]
-        return sorted(cells, key=lambda cell: -(cell.temperature or 0))
-
-    real = next((cell for cell in results.cells if results.models[cell.model]["role"] == "real"), None)
     found = []
     for plan in results.plans:
-        teacher_steps = sorted({cell.steps for cell in results.where(model=teacher, plan=plan) if cell.steps})
-        cells_by_steps = {steps: path(teacher, plan, steps) for steps in teacher_steps}
-        known = [cells for cells in cells_by_steps.values() if cells]
-        paths = {fmean(float(c.nfe or 0) for c in cells): [drawn(c) for c in cells] for cells in known}
-        if not paths:
+        steps = sorted({cell.steps for cell in results.where(model=teacher, plan=plan) if cell.steps})
+        controls = {n: _controls(results, teacher, plan, n) for n in steps}
+        nfe_of = {n: fmean(float(cell.nfe or 0) for cell in several["temperature"]) for n, several in controls.items()
+                  if several["temperature"]}  # fmt: skip
+        if not nfe_of:
             continue
+        by_kind = {
+            kind: {nfe: [list(map(drawn, controls[n][kind]))] for n, nfe in nfe_of.items()}
+            for kind in ("temperature", "top_p") if any(len(several[kind]) > 1 for several in controls.values())
+        }  # fmt: skip
+        both = {nfe: [path for kind in by_kind.values() for path in kind[nfe]] for nfe in nfe_of.values()}
         for cell in _headline_cells(results, plan):
             student, nfe = drawn(cell), float(cell.nfe or 0)
-            entry: Json = {
+            paths = controls.get(cell.steps or 0, {}).get("temperature", [])
+            found.append({
                 **{"model": cell.model, "plan": plan, "steps": cell.steps, "temperature": cell.temperature, "nfe": nfe},
-                "log_ppl": float(student.log_ppl_D[0]),
+                "nats": float(student.nats_D[0]),
                 "entropy": float(student.entropy_D[0]),
-                "speed_up": speed_up(student, nfe, paths).to_json(),
-                "gap": asdict(gap_at(student.log_ppl_D, nfe, paths, student.entropy_D)),
-                "gap_at_real": None,
-                "alike": alike(cell, cells_by_steps.get(cell.steps or 0, [])),
-            }
-            if real is not None and real.judged:
-                entropy_D = drawn(real).entropy_D
-                own_D = at_entropy([drawn(c) for c in path(cell.model, plan, cell.steps or 0)], entropy_D)
-                entry["gap_at_real"] = asdict(gap_at(own_D, nfe, paths, entropy_D))
-            found.append(entry)
+                "speed_up": speed_up(student, nfe, both).to_json(),
+                "gap": asdict(gap_at(student, nfe, both)),
+                "gap_to": {kind: asdict(gap_at(student, nfe, paths)) for kind, paths in by_kind.items()},
+                "alike": {score: beside(cell, paths, score) for score in COMPANY},
+                "suspicions": list(cell.suspicions),
+            })  # fmt: skip
     return found
+
+
+def _controls(results: Results, teacher: str, plan: str, steps: int) -> dict[str, list[Cell]]:
+    """The teacher's paths in so many steps, the highest entropy first: by temperature, and by top-p at the headline's
+    temperature."""
+    at = {"model": teacher, "plan": plan, "steps": steps}
+    cells = [cell for cell in results.cells if cell.comparable and all(getattr(cell, k) == v for k, v in at.items())]
+    heated = sorted((cell for cell in cells if cell.top_p == 1), key=lambda cell: -(cell.temperature or 0))
+    cut = sorted((cell for cell in cells if cell.temperature == results.temperature), key=lambda cell: -cell.top_p)
+    return {"temperature": heated, "top_p": cut}
 
 
 def _headline_cells(results: Results, plan: str) -> list[Cell]:
     """The cells of the students on a plan that are compared: at the headline's temperature, judged."""
     at = {"plan": plan, "temperature": results.temperature}
     cells = [cell for name in contenders(results) for cell in results.where(model=name, **at)]
-    return sorted((cell for cell in cells if cell.judged and cell.steps in results.steps), key=lambda c: c.steps or 0)
+    return sorted((cell for cell in cells if cell.comparable and cell.steps in results.steps),
+                  key=lambda c: c.steps or 0)  # fmt: skip
+
+
+def credited(entry: Json) -> bool:
+    """Whether 'x faster' may be said: beyond the interval, of texts that do not look wrong."""
+    return bool(entry["speed_up"]["faster"] and not entry["suspicions"])
 
 
 def least_gaps(results: Results, seed: int, draws: int) -> list[Json]:
     """R of every (model, plan, steps) at its best temperature: half of the texts choose it, the other half score it."""
     groups: dict[tuple[str, str | None, int | None], list[Cell]] = {}
     for cell in results.cells:
-        if "gap" in cell.ratios:
+        if "path_gap" in cell.ratios and cell.top_p == 1:
             groups.setdefault((cell.model, cell.plan, cell.steps), []).append(cell)
     found = []
     for (model, plan, steps), cells in groups.items():
-        chosen, unseen = choose_least([cell.ratios["gap"] for cell in cells])
+        chosen, unseen = choose_least([cell.ratios["path_gap"] for cell in cells])
         about: Json = {"model": model, "plan": plan, "steps": steps, "temperature": cells[chosen].temperature}
         about |= {"least_of": [cell.temperature for cell in cells], "count": len(unseen)}
         found.append({**about, **asdict(_interval(unseen, seed, draws))})
@@ -169,6 +186,27 @@ def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
     return found
 
 
+def one_token_a_step(results: Results, seed: int, draws: int) -> list[Json]:
+    """The two yardsticks of each model, where it ran in as many steps as tokens: random order, and its best order.
+
+    With each NELBO of the model in fewer steps less either, paired over texts.
+    """
+    length = int(results.settings["length"])
+    found = []
+    for model in dict.fromkeys(bound.model for bound in results.bounds):
+        mine = [bound for bound in results.bounds if bound.model == model and bound.plan]
+        whole = {str(bound.plan): bound for bound in mine if bound.steps == length}
+        usual = next((whole[plan] for plan in RANDOM_ORDER if plan in whole), None)
+        if usual is None:
+            continue
+        best = min(whole.values(), key=lambda bound: bound.ratio.value)
+        for kind, yard in (("random", usual), ("best", best)):
+            less = [_less(bound, yard, seed, draws) for bound in mine if bound is not yard and bound.pairs_with(yard)]
+            nats = yard.scores["per_token"]["value"]
+            found.append({"model": model, "order": kind, "plan": yard.plan, "nats": nats, "less": less})
+    return found
+
+
 def _less(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
     score = difference(bound.ratio, other.ratio, "nats/token", {}, seed=seed, draws=draws)
     return {"model": bound.model, "plan": bound.plan, "steps": bound.steps, **score.plain()}
@@ -182,18 +220,18 @@ def wall_clock(results: Results, plan: str | None) -> list[Json]:
             cells = results.where(model=name, plan=plan, temperature=results.temperature)
             seconds = (ar.seconds or 0) / ar.n
             pair: Json = {"ar": ar.model, "temperature": ar.temperature, "model": name, "plan": plan}
-            pair |= {"seconds": seconds, "ar_ppl": ar.value("gen_ppl"), "ar_entropy": ar.value("entropy")}
+            pair |= {"seconds": seconds, "ar_nats": ar.value("judge_nll"), "ar_entropy": ar.value("sampler_entropy")}
             found.append({**pair, **_at_seconds(cells, seconds)})
     return found
 
 
 def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
-    """PPL and entropy read off linearly in log seconds between two cells; beyond them only a word."""
+    """The judge's nats and the own entropy, linear in log seconds between two cells; beyond them only a word."""
     order = sorted((cell for cell in cells if cell.seconds), key=lambda cell: (cell.seconds or 0) / cell.n)
     times = [(cell.seconds or 0) / cell.n for cell in order]
     if not order or seconds < times[0]:
         why = "every student cell took longer" if order else "no student cell was timed"
-        return {"found": why, "ppl": None, "entropy": None, "nfe": None}
+        return {"found": why, "nats": None, "entropy": None, "nfe": None}
     if seconds > times[-1]:
         return {"found": "the student was done before", **_of(order[-1])}
     above = next(i for i, time in enumerate(times) if time >= seconds)
@@ -208,11 +246,11 @@ def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
             return math.exp((1 - share) * math.log(low[name]) + share * math.log(high[name]))
         return float((1 - share) * low[name] + share * high[name])
 
-    return {"found": "=", "ppl": mix("ppl", True), "entropy": mix("entropy", False), "nfe": mix("nfe", True)}
+    return {"found": "=", "nats": mix("nats", False), "entropy": mix("entropy", False), "nfe": mix("nfe", True)}
 
 
 def _of(cell: Cell) -> Json:
-    return {"ppl": cell.value("gen_ppl"), "entropy": cell.value("entropy"), "nfe": cell.nfe}
+    return {"nats": cell.value("judge_nll"), "entropy": cell.value("sampler_entropy"), "nfe": cell.nfe}
 
 
 def headline(results: Results, found: Json) -> Json | None:

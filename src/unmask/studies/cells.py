@@ -79,12 +79,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a cell stands: a model at a plan (None: it is causal), a number of steps and a temperature."""
+    """Where a cell stands: a model at a plan (None: it is causal), a number of steps, a temperature and a top-p."""
 
     entry: Entry
     plan: PlanOnGrid | None
     steps: int | None
     temperature: float
+    top_p: float = 1.0
 
     @property
     def plan_name(self) -> str:
@@ -92,19 +93,25 @@ class Place:
 
     def __str__(self) -> str:
         steps = f", {self.steps} steps" if self.steps else ""
-        return f"{self.entry.name}, {self.plan_name}{steps}, T = {self.temperature:g}"
+        cut = "" if self.top_p == 1 else f", top-p {self.top_p:g}"
+        return f"{self.entry.name}, {self.plan_name}{steps}, T = {self.temperature:g}{cut}"
 
     def law(self) -> list[Any]:
         """What decides which texts are drawn, but for the noise."""
         if self.plan is None or self.steps is None:
             return [CAUSAL, self.temperature, causal_behaviour(self.temperature)]
         does = self.plan.does(self.steps, self.temperature, self.entry.checkpoint)
-        return [self.plan.law(self.steps), self.steps, self.temperature, does]
+        return [self.plan.law(self.steps), self.steps, self.temperature, does, *self._cut]
+
+    @property
+    def _cut(self) -> list[float]:
+        """Top-p where the draw is cut: cells that were drawn before there was one keep their names."""
+        return [] if self.top_p == 1 else [self.top_p]
 
     def seed(self, seed: int) -> int:
         """By the weights alone: so were the published cells drawn, and twins on another schedule may share noise."""
         where = [CAUSAL] if self.plan is None else [self.plan.noise_name(self.steps or 0), self.steps or 0]
-        key = [self.entry.sha256 or self.entry.name, *where, str(self.temperature)]
+        key = [self.entry.sha256 or self.entry.name, *where, str(self.temperature), *map(str, self._cut)]
         return seed_of(seed, "cell", *key) % 2**31
 
 
@@ -117,7 +124,7 @@ class CellMaker:
     ranks: Ranks
     folder: Path | None
     progress: Progress
-    mauve_at: float | None = None  # the temperature of cells that have MAUVE
+    headline: float | None = None  # the temperature of cells whose features are compared with real text's
     _warm: set[str] = field(default_factory=set)
 
     def cell(self, place: Place) -> Cell:
@@ -125,15 +132,15 @@ class CellMaker:
         self.progress.say(str(place))
         study, judge, real = self.study, self.measure.judge, self.measure.real
         drawn = [place.entry.identity, place.law(), study.n, study.seed, study.precision, self.ranks.device.type]
-        with_mauve = place.temperature == self.mauve_at and place.plan is not None
+        close = place.temperature == self.headline and place.top_p == 1
         scored = [
-            drawn, judge and [judge.id, study.protocol], with_mauve, registry.fingerprint(),
+            drawn, judge and [judge.id, study.protocol], close and [study.mauve], registry.fingerprint(),
             self.measure.check and self.measure.check.source,
             real and [real.pool.record["sha256"], real.reference.record["sha256"]],
         ]  # fmt: skip
         cell = self._find("", scored, Cell.from_json)
         if cell is None:
-            cell = self._score(place, self._samples(place, drawn), with_mauve)
+            cell = self._score(place, self._samples(place, drawn), close)
             self._keep("", scored, cell.to_json())
         self.progress.say(str(place), finished=1)
         cell = replace(cell, model=place.entry.name, plan=place.plan_name)
@@ -142,7 +149,7 @@ class CellMaker:
     def given(self, name: str, texts: Texts) -> Cell:
         """A cell of texts that were not drawn here."""
         self.progress.say(name)
-        found = self.measure(texts, with_mauve=self.mauve_at is not None)
+        found = self.measure(texts, close=True)
         self.progress.say(name, finished=1)
         where = (name, None, None, None, len(texts), None, None, sum(map(len, texts.rows)))
         return Cell(*where, **found, samples=tuple(texts.strings[:SHOWN]))
@@ -164,7 +171,8 @@ class CellMaker:
         checkpoint, plan, steps = place.entry.checkpoint, place.plan, place.steps
         if plan is None:
             return sample_causal(checkpoint, n, **how)
-        return sample(checkpoint, n, steps, plan=plan.plan, grid=plan.at(steps), compile=self.study.compile, **how)
+        how |= {"plan": plan.plan, "grid": plan.at(steps), "top_p": place.top_p, "compile": self.study.compile}
+        return sample(checkpoint, n, steps, **how)
 
     @property
     def _how(self) -> Json:
@@ -183,14 +191,14 @@ class CellMaker:
         rows = self.study.batch or usual_batch(entry.checkpoint.model, self.ranks.device)
         return min(self.study.n, rows * self.ranks.world) if self.study.compile else 1
 
-    def _score(self, place: Place, drawn: Drawn, with_mauve: bool) -> Cell:
+    def _score(self, place: Place, drawn: Drawn, close: bool) -> Cell:
         entry, samples = place.entry, drawn.samples
         texts = of_samples(samples, entry.checkpoint.tokenizer, sha256=entry.sha256, name=entry.name)
-        found = self.measure(texts, with_mauve=with_mauve)
+        found = self.measure(texts, close=close)
         found["record"]["timing"] = drawn.timing
         nfe, tokens = float(samples.nfe.double().mean()), int((samples.tokens >= 0).sum())
         where = (entry.name, place.plan_name, place.steps, place.temperature, len(texts), nfe, drawn.seconds, tokens)
-        return Cell(*where, **found, samples=tuple(texts.strings[:SHOWN]))
+        return Cell(*where, **found, samples=tuple(texts.strings[:SHOWN]), top_p=place.top_p)
 
     def bound(self, entry: Entry, plan: PlanOnGrid | None, steps: int, texts: Texts) -> Bound:
         """NELBO on a plan in so many steps; without a plan, the ELBO."""
@@ -209,7 +217,8 @@ class CellMaker:
             scores = {name: getattr(found, name).plain() for name in ("per_token", "per_byte", "perplexity")}
             assert found.per_token.ratio is not None
             ratio, record = found.per_token.ratio.rounded(), found.per_token.record
-            bound = Bound(entry.name, None, steps if plan else None, found.nfe, scores, ratio, record)
+            sizes = tuple(texts.bytes_T.tolist())
+            bound = Bound(entry.name, None, steps if plan else None, found.nfe, scores, ratio, record, sizes)
             self._keep("", key, bound.to_json())
         self.progress.say(what, finished=1)
         return replace(bound, model=entry.name, plan=plan.name if plan else None)

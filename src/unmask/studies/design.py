@@ -1,7 +1,7 @@
 """Which cells an evaluation draws, and in which order: the grid that was asked for, then whatever a bracket needs.
 
-Students first, then the teacher in more steps. Then temperatures are lowered, or raised, until every student's entropy
-lies between two of the teacher's, and real text's between two of everybody's; and one more teacher temperature is drawn
+Students first, then the teacher in more steps, its draw also cut (top-p). Then the teacher's temperature is lowered, or
+raised, until every student's own entropy lies between two of the teacher's; and one more teacher temperature is drawn
 where its entropy meets the student's, so that nothing has to be read off a long chord.
 """
 
@@ -33,6 +33,7 @@ class Design:
     steps: Sequence[int]
     control_steps: Sequence[int]  # of the teacher, where there is something to compare it with
     temperatures: Sequence[float]
+    top_ps: Sequence[float] = ()  # of the teacher, at the highest temperature
     brackets: bool = False  # draw further temperatures
     draws: bool = True  # else there are bounds only
 
@@ -72,8 +73,13 @@ class Design:
             Place(entry, plan, n, t)
             for entry, steps in masked for plan in self.plans_of(entry) for n in steps for t in self.temperatures
         ]  # fmt: skip
+        hottest = max(self.temperatures)
+        cut = [
+            Place(entry, plan, n, hottest, top_p)
+            for entry in self.teachers for plan in self.plans_of(entry) for n in self.control for top_p in self.top_ps
+        ]  # fmt: skip
         causal = [entry for entry in self.entries if entry.role == "ar"]
-        return found + [Place(entry, None, None, t) for entry in causal for t in self.temperatures]
+        return found + cut + [Place(entry, None, None, t) for entry in causal for t in self.temperatures]
 
     def bounds(self) -> list[tuple[Entry, PlanOnGrid | None, int]]:
         """Every model's ELBO; NELBO of every other model on each of its plans in every number of steps."""
@@ -88,15 +94,14 @@ class Design:
             return 0
         cold, hot = min(self.temperatures) - COLDEST, HOTTEST - max(self.temperatures)
         rows = sum(max(0, math.ceil(round(width / STEP, 6))) for width in (cold, hot))
-        meetings = len(self.others) * len(self.steps)
-        return len(self.every_plan) * (rows * meetings + (rows + meetings) * len(self.control))
+        return len(self.every_plan) * (rows + len(self.others) * len(self.steps)) * len(self.control)
 
-    def make(self, maker: CellMaker, real: Cell | None) -> list[Cell]:
-        """All cells; `real` is that of held-out text."""
+    def make(self, maker: CellMaker) -> list[Cell]:
+        """All cells."""
         cells = [maker.cell(place) for place in self.grid()]
         if self.brackets:
             for plan in self.every_plan:
-                cells += self._bracketed(maker, plan, cells, [] if real is None else [real])
+                cells += self._bracketed(maker, plan, cells)
         return cells
 
     def make_bounds(self, maker: CellMaker, texts: Texts) -> tuple[list[Bound], list[str]]:
@@ -110,21 +115,18 @@ class Design:
                 missing.append(f"No {which} of {entry.name}: {error}.")
         return found, missing
 
-    def _bracketed(self, maker: CellMaker, plan: PlanOnGrid, cells: Sequence[Cell], real: list[Cell]) -> list[Cell]:
-        """More temperatures on one plan."""
-        teacher, others = self.teachers[0], [entry for entry in self.others if plan in self.plans_of(entry)]
+    def _bracketed(self, maker: CellMaker, plan: PlanOnGrid, cells: Sequence[Cell]) -> list[Cell]:
+        """More temperatures of the teacher on one plan."""
+        teacher = self.teachers[0]
         if plan not in self.plans_of(teacher):
             return []
-        mine = [cell for cell in cells if cell.plan == plan.name]
-        more: list[Cell] = []
-        for entry in others:
-            more += self._beyond(maker, entry, plan, self.steps, mine, real)
-        names = {entry.name for entry in others}
+        mine = [cell for cell in cells if cell.plan == plan.name and cell.top_p == 1 and cell.comparable]
+        names = {entry.name for entry in self.others}
         students = [cell for cell in mine if cell.model in names and cell.temperature == max(self.temperatures)]
-        more += self._beyond(maker, teacher, plan, self.control, mine, students + real)
-        path = [cell for cell in [*mine, *more] if cell.model == teacher.name]
-        drawn = {float(cell.temperature or 0) for cell in path}
-        met = {meeting(path, student) for student in students}
+        path = [cell for cell in mine if cell.model == teacher.name]
+        more = self._beyond(maker, teacher, plan, path, students)
+        drawn = {float(cell.temperature or 0) for cell in [*path, *more]}
+        met = {meeting([*path, *more], student) for student in students}
         for temperature in sorted(one for one in met if one is not None):
             if min(abs(temperature - one) for one in drawn) > NEAR:
                 drawn.add(temperature)
@@ -132,20 +134,18 @@ class Design:
         return more
 
     def _beyond(
-        self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, steps: Sequence[int], cells: Sequence[Cell],
-        targets: Sequence[Cell],
-    ) -> list[Cell]:  # fmt: skip
-        """Cells at temperatures beyond those of a model, until its entropies enclose the targets' at all its steps."""
+        self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, path: Sequence[Cell], targets: Sequence[Cell]
+    ) -> list[Cell]:
+        """Cells at temperatures beyond those of a path, until its entropies enclose the targets' at all its steps."""
         coldest, hottest = min(self.temperatures), max(self.temperatures)
-        path = [cell for cell in cells if cell.model == entry.name]
         cold, hot = ([cell for cell in path if cell.temperature == t] for t in (coldest, hottest))
         more: list[Cell] = []
         while coldest > COLDEST and any(_entropy(a, -MARGIN) < _entropy(b) for a in targets for b in cold):
             coldest = round(max(COLDEST, coldest - STEP), 3)
-            more += (cold := self._row(maker, entry, plan, steps, coldest))
+            more += (cold := self._row(maker, entry, plan, self.control, coldest))
         while hottest < HOTTEST and any(_entropy(a, MARGIN) > _entropy(b) for a in targets for b in hot):
             hottest = round(min(HOTTEST, hottest + STEP), 3)
-            more += (hot := self._row(maker, entry, plan, steps, hottest))
+            more += (hot := self._row(maker, entry, plan, self.control, hottest))
         return more
 
     def _row(
@@ -156,13 +156,13 @@ class Design:
 
 
 def _entropy(cell: Cell, errors: float = 0.0) -> float:
-    """A cell's entropy, some standard errors beside itself."""
-    said = cell.scores["entropy"]
+    """A cell's own entropy, some standard errors beside itself."""
+    said = cell.scores["sampler_entropy"]
     return float(said["value"] + errors * (said["stderr"] or 0))
 
 
 def meeting(teacher: Sequence[Cell], student: Cell) -> float | None:
-    """The temperature, to 0.02, at which the teacher's entropy at the same steps meets the student's."""
+    """The temperature, to 0.02, at which the teacher's own entropy at the same steps meets the student's."""
     path = sorted((cell for cell in teacher if cell.steps == student.steps), key=lambda cell: -(cell.temperature or 0))
     target = _entropy(student)
     for hot, cold in itertools.pairwise(path):

@@ -13,11 +13,12 @@ from torch import nn
 from unmask.checkpoint.identity import identity_of, weights_hash
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
+from unmask.metrics.unmodelled import UNMODELLED
 from unmask.models.denoiser import is_causal
 
 TEACHER = "teacher"
-REAL, PARROT = "real text", "parrot"
-GIVEN = {REAL: "real", PARROT: "parrot"}  # cells of every evaluation with held-out text, and their roles
+REAL = "real text"
+GIVEN = {REAL: "real", **dict.fromkeys(UNMODELLED, "control")}  # cells of every evaluation with held-out text
 TEXTS = "texts"  # the role of a file of texts
 ENDINGS = (".jsonl", ".txt")  # of such a file
 Source = Checkpoint | str | Path

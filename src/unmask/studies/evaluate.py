@@ -7,6 +7,7 @@ in design.py, how one is drawn and scored in cells.py, what they mean together i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,22 +25,23 @@ from unmask.metrics.check import load_check
 from unmask.metrics.gen_ppl import check_judge
 from unmask.metrics.judges import load_judge
 from unmask.metrics.mauve import LEAST, need_mauve
-from unmask.metrics.texts import Texts, held_out, of_strings, parrot, read_texts, real_text
+from unmask.metrics.texts import Texts, held_out, of_strings, read_texts, real_text
+from unmask.metrics.unmodelled import PASSAGES, UNMODELLED
 from unmask.studies.analysis import analyse
 from unmask.studies.cells import CellMaker, Progress
 from unmask.studies.design import Design
-from unmask.studies.entries import GIVEN, PARROT, REAL, TEXTS, Entry, gather
+from unmask.studies.entries import GIVEN, REAL, TEXTS, Entry, gather
 from unmask.studies.measure import Measure, RealText
 from unmask.studies.plans_on_grids import PlanOnGrid, fitted_for_others, plans_on_grids
 from unmask.studies.questions import frontier
-from unmask.studies.results import Cell, Json, Results, write_results
+from unmask.studies.results import PER_TEXT, Cell, Json, Results, write_results
 from unmask.studies.study import Study
 
 RESULTS = "results.json"
-WRITES = (RESULTS, "report.html", "report.md", "figures")  # what an evaluation and its report leave
+WRITES = (RESULTS, PER_TEXT, "report.html", "report.md", "figures")  # what an evaluation and its report leave
 TEMPERATURES = (1.0, 0.9, 0.8, 0.7)
+TOP_PS = (0.95, 0.9)
 MOST = 64  # steps that are run unasked
-PASSAGES = 16  # of the parrot
 QUICK = "This was a first look (--quick): few texts, few steps, no brackets. Intervals are wide: run it without."
 NO_JUDGE = "No judge was given: NELBO, entropy and diversity only; no Gen PPL, no path gap, no speed-up."
 NO_DATA = "No held-out text was given (--data): no NELBO, no coverage, no controls of real text."
@@ -94,17 +96,17 @@ def evaluate(
         _check_mauve(study, real)
         notes += [QUICK] if study.quick else []
         notes += _undrawn(study) if study.only_bounds else [NO_JUDGE] if judge is None else []
-        measure = Measure(judge, study.protocol, real, None if judge is None else Store.open(), study.seed, check)
+        store = None if judge is None else Store.open()
+        measure = Measure(judge, study.protocol, real, store, study.seed, check, study.mauve)
         pool = held if real is None else real.pool
         bounds = study.bounds and pool is not None and bool(entries)
         controls = _controls(real, notes)
         total = len(controls) + len(theirs) + len(design.grid()) + bounds * len(design.bounds())
         counted, more = Progress(progress, total), design.most_more()
         counted.say(f"{total} cells and bounds" + (f", and at most {more} more to bracket entropies" if more else ""))
-        mauve_at = max(design.temperatures) if study.mauve else None
-        maker = CellMaker(study, measure, ranks, folder, counted, mauve_at)
+        maker = CellMaker(study, measure, ranks, folder, counted, max(design.temperatures))
         given = [maker.given(name, texts) for name, texts in controls.items()]
-        made = design.make(maker, given[0] if given else None)
+        made = design.make(maker)
         given += [maker.given(name, texts) for name, texts in theirs.items()]
         notes += _untimed(made) + _absent(made)
         likelihood, missing = design.make_bounds(maker, pool) if bounds and pool is not None else ([], [])
@@ -192,7 +194,8 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str]) -> Design:
     if tails := [plan.name for plan in plans if plan.greedy]:
         notes.append(f"No NELBO on {', '.join(tails)}: it ends with the likeliest tokens; other texts have no chance.")
     brackets = study.bracket and study.judge is not None and design.draws and design.compares
-    return Design(entries, plans, steps, control, temperatures, brackets, design.draws)
+    top_ps = sorted(set(study.top_ps or (TOP_PS if brackets and study.top_ps is None else ())), reverse=True)
+    return replace(design, top_ps=top_ps, brackets=brackets)
 
 
 def _doublings(length: int) -> set[int]:
@@ -226,7 +229,7 @@ def _check_control(plans: Sequence[PlanOnGrid], steps: Sequence[int], control: S
 def _settings(study: Study, design: Design, length: int, held: Texts | None) -> Json:
     """What a report and a merge look up, as it was really run."""
     asked = {name: item for name, item in vars(study).items() if not name.startswith("judge")}
-    run = {name: list(getattr(design, name)) for name in ("steps", "temperatures", "control_steps")}
+    run = {name: list(getattr(design, name)) for name in ("steps", "temperatures", "control_steps", "top_ps")}
     run |= {"plans": [plan.name for plan in design.every_plan]}
     data = None if study.data is None else str(study.data)
     return {**asked, **run, "length": length, "data": data, "split": held and held.record["split"]}
@@ -296,13 +299,14 @@ def _halves(texts: Texts, n: int) -> RealText:
 
 
 def _controls(real: RealText | None, notes: list[str]) -> dict[str, Texts]:
-    """Real text, and a parrot of a few real passages, which Gen PPL and entropy let pass."""
+    """Real text, and texts without a model, made of it, which Gen PPL lets pass."""
     if real is None:
         return {}
     if len(real.pool) < 2 * PASSAGES:
-        notes.append(f"The parrot needs {2 * PASSAGES} held-out texts to differ from real text: left out.")
+        named = ", ".join(UNMODELLED)
+        notes.append(f"Controls without a model ({named}) need {2 * PASSAGES} held-out texts: left out.")
         return {REAL: real.pool}
-    return {REAL: real.pool, PARROT: parrot(real.pool, len(real.pool), PASSAGES)}
+    return {REAL: real.pool, **{name: make(real.pool, len(real.pool), 0) for name, make in UNMODELLED.items()}}
 
 
 # --- what a reader should know ----------------------------------------------------------------------------------------
@@ -310,7 +314,8 @@ def _controls(real: RealText | None, notes: list[str]) -> dict[str, Texts]:
 
 def _undrawn(study: Study) -> list[str]:
     """Which options are about texts that nobody draws; a recipe may have set them, so they are named, not rejected."""
-    asked = [f"--{name}" for name in ("temperatures", "control_steps") if getattr(study, name) is not None]
+    drawn = ("temperatures", "control_steps", "top_ps")
+    asked = [f"--{name}" for name in drawn if getattr(study, name) is not None]
     return [ONLY_BOUNDS] + ([f"{' and '.join(asked)} did nothing: only what is drawn has them."] if asked else [])
 
 

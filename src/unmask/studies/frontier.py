@@ -1,8 +1,10 @@
-"""The frontier: log PPL, and how alike texts are, as functions of entropy along a path of falling temperature.
+"""The frontier: the judge's nats a byte, and other scores, as functions of the sampler's own entropy along a path.
 
-A lower temperature buys Gen PPL with entropy, so a number means something only beside what the teacher gets at the same
-entropy. Between two temperatures log PPL is read off linearly in entropy; beyond the last one nothing is read off at
-all: 'not bracketed' is an answer. Every quantity comes with its bootstrap draws, row 0 being the value itself.
+A path is one model on one plan as its temperature falls, or as its draw is cut (top-p). Either buys the judge's favour
+with entropy, so a number means something only beside what the teacher gets at the same entropy: its own, -log q of what
+it drew, in nats a byte. (The entropy of words within a text is another thing: it sees no order, and not how alike texts
+are.) Between two points of a path the score is read off linearly; beyond the last one nothing is read off at all: 'not
+bracketed' is an answer. Every quantity comes with its bootstrap draws, row 0 being the value itself.
 
 Shapes: D draws (the first is the value), P points of a path, n texts.
 """
@@ -25,10 +27,13 @@ ENDS = ("value", "low", "high")
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A cell's entropy and log PPL in every draw, resampled together text by text."""
+    """A cell's own entropy and the judge's nats, both a byte, in every draw, resampled together text by text."""
 
     entropy_D: Tensor
-    log_ppl_D: Tensor
+    nats_D: Tensor
+
+
+Path = Sequence[Drawn]  # the highest entropy first
 
 
 @dataclass(frozen=True)
@@ -60,15 +65,23 @@ def _finite(value: float) -> float | None:
 
 
 def draw_cell(cell: Cell, *, seed: int = 0, draws: int = DRAWS) -> Drawn:
-    """Bootstrap a cell: texts are drawn with replacement, each with its PPL and its entropy."""
-    both = [cell.ratios["entropy"], cell.ratios["ppl"]]
+    """Bootstrap a cell: texts are drawn with replacement, each with its log q and its judge's nats."""
+    both = [cell.ratios["sampler_entropy"], cell.ratios["judge_nll"]]
     value_1R = torch.tensor([[ratio.value for ratio in both]], dtype=torch.float64)
     value_DR = torch.cat([value_1R, independent(both, cell.name, seed=seed, draws=draws)])
-    return Drawn(value_DR[:, 0], value_DR[:, 1].log())
+    return Drawn(value_DR[:, 0], value_DR[:, 1])
 
 
-def at_entropy(path: Sequence[Drawn], target_D: Tensor) -> Tensor:
-    """log PPL where a path (hottest first) has the target's entropy; NaN where it never does.
+def best_at(paths: Sequence[Path], target_D: Tensor) -> Tensor:
+    """The least nats that any of several paths has at the target's entropy: the teacher's best control."""
+    found_D = torch.full_like(target_D, torch.nan)
+    for path in paths:
+        found_D = found_D.fmin(at_entropy(path, target_D))
+    return found_D
+
+
+def at_entropy(path: Path, target_D: Tensor) -> Tensor:
+    """The judge's nats where a path has the target's entropy; NaN where it never does.
 
     Linear in entropy over the monotone part of the path: from the hottest on, as long as entropy falls. Elsewhere the
     lower envelope: the best that any piece of the path offers at that entropy, which is the teacher's gain.
@@ -76,11 +89,11 @@ def at_entropy(path: Sequence[Drawn], target_D: Tensor) -> Tensor:
     if len(path) < 2:
         return torch.full_like(target_D, torch.nan)
     entropy_PD = torch.stack([point.entropy_D for point in path])
-    log_ppl_PD = torch.stack([point.log_ppl_D for point in path])
+    nats_PD = torch.stack([point.nats_D for point in path])
     above_PD, below_PD = entropy_PD[:-1], entropy_PD[1:]
     on_it_PD = (torch.minimum(above_PD, below_PD) <= target_D) & (target_D <= torch.maximum(above_PD, below_PD))
     share_PD = torch.where(above_PD == below_PD, 0, (target_D - above_PD) / (below_PD - above_PD))
-    read_PD = log_ppl_PD[:-1] + share_PD * (log_ppl_PD[1:] - log_ppl_PD[:-1])
+    read_PD = nats_PD[:-1] + share_PD * (nats_PD[1:] - nats_PD[:-1])
     falling_PD = (below_PD < above_PD).int().cumprod(0).bool()
     monotone_D = torch.where(on_it_PD & falling_PD, read_PD, torch.inf).amin(0)
     envelope_D = torch.where(on_it_PD, read_PD, torch.inf).amin(0)
@@ -88,20 +101,21 @@ def at_entropy(path: Sequence[Drawn], target_D: Tensor) -> Tensor:
     return torch.where(found_D.isfinite(), found_D, torch.nan)
 
 
-def alike(cell: Cell, path: Sequence[Cell]) -> Json | None:
-    """Self-BLEU of a student's texts and of the teacher's where its path (hottest first) has their entropy.
+def beside(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
+    """A score of a student's texts and of the teacher's where its path has their own entropy.
 
-    Linear in entropy between two temperatures, the hottest pair that encloses it. None where there is no self-BLEU, or
-    no such pair.
+    Linear in entropy between two points, the first pair that encloses it. None where there is no such score or pair.
     """
-    target = cell.value("entropy")
-    if target is None or any(one.value("self_bleu") is None for one in (cell, *path)):
+    target = cell.value("sampler_entropy")
+    if target is None or any(one.value(name) is None for one in (cell, *path) for name in (score, "sampler_entropy")):
         return None
     for hot, cool in pairwise(path):
-        above, below = hot.scores["entropy"]["value"], cool.scores["entropy"]["value"]
+        above, below = hot.scores["sampler_entropy"]["value"], cool.scores["sampler_entropy"]["value"]
         if min(above, below) <= target <= max(above, below):
             share = 0.0 if above == below else (target - above) / (below - above)
-            student, start, stop = (one.scores["self_bleu"] for one in (cell, hot, cool))
+            student, start, stop = (one.scores[score] for one in (cell, hot, cool))
+            if any(said[end] is None for said in (student, start, stop) for end in ENDS):
+                return None
             teacher = {end: (1 - share) * start[end] + share * stop[end] for end in ENDS}
             student = {end: student[end] for end in ENDS}
             return {"student": student, "teacher": teacher, "differ": _differ(student, teacher)}

@@ -14,8 +14,8 @@ from unmask.metrics.score import Score, Unavailable
 from unmask.metrics.texts import Texts
 from unmask.studies.results import Json
 
-JOINT = {"gen_ppl": "ppl", "entropy": "entropy", "path_gap": "gap"}  # kept text by text, for a joint bootstrap
-LOOKED_AT = ("distinct", "coverage", "self_bleu")  # what tells a parrot
+CLOSE = ("mauve", "energy_distance", "gradient")  # of the headline's cells alone
+LOOKED_AT = ("distinct", "coverage", "self_bleu", "repeated")  # what tells a parrot, or a text that repeats itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,13 +36,17 @@ class Measure:
     store: Store | None
     seed: int
     check: Metric | None = None  # the user's own
+    mauve: bool = False
 
-    def __call__(self, texts: Texts, *, with_mauve: bool = False) -> Json:
-        names = [name for name in self._metrics if name != "mauve" or with_mauve]
+    def __call__(self, texts: Texts, *, close: bool = False) -> Json:
+        """`close`: also what takes a judge another reading, its features and gradients beside real text's."""
+        left_out = set() if close else set(CLOSE)
+        left_out |= set() if self.mauve else {"mauve"}
+        names = [name for name in self._metrics if name not in left_out]
         scores, absent = self._scores(texts, names)
         looks = () if self.real is None or "self_bleu" not in scores else suspicions(scores, self._real_scores)
         record = {"texts": texts.record, **(scores["gen_ppl"].record if "gen_ppl" in scores else {})}
-        ratios = {JOINT[name]: one.ratio.rounded() for name, one in scores.items() if name in JOINT and one.ratio}
+        ratios = {name: one.ratio.rounded() for name, one in scores.items() if one.ratio}
         plain = {name: score.plain() for name, score in scores.items()}
         return {"scores": plain, "ratios": ratios, "suspicions": tuple(looks), "record": record, "absent": absent}
 

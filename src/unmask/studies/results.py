@@ -1,25 +1,28 @@
 """The record an evaluation leaves, which is the schema of results.json: cells of samples, likelihoods, their meaning.
 
-A cell is n texts of one (model, plan, steps, temperature) with their scores and, for a joint bootstrap, the statistics
-of each single text: so several runs can be merged (merge.py) and compared later without a judge. docs/evaluation.md
-has the schema field by field.
+A cell is n texts of one (model, plan, steps, temperature, top-p) with their scores. What single texts gave stands
+beside results.json in per-text.json.xz: so several runs can be merged (merge.py) and compared later without a judge,
+and anybody can work out an interval again. docs/evaluation.md has the schema field by field.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass, field
+import lzma
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unmask.core.errors import UserError, reading
-from unmask.core.files import read_json, write_text
+from unmask.core.errors import UserError, os_errors, reading
+from unmask.core.files import read_json, write_bytes, write_text
 from unmask.metrics.score import Ratio
 from unmask.metrics.texts import clusters
 
-FORMAT, VERSION = "unmask results", 1
+FORMAT, VERSION = "unmask results", 2
+PER_TEXT = "per-text.json.xz"
 NEEDED = ("steps", "plans", "temperatures", "n", "protocol", "seed", "length", "data")  # settings a report asks for
 Json = dict[str, Any]
 
@@ -37,19 +40,21 @@ class Cell:
     seconds: float | None  # to draw all n
     tokens: int
     scores: dict[str, Json]  # name -> value, count, low, high, stderr, unit
-    ratios: dict[str, Ratio] = field(default_factory=dict)  # ppl, entropy, gap: one entry a text
+    ratios: dict[str, Ratio] = field(default_factory=dict)  # of the scores that have one: an entry a text
     samples: tuple[str, ...] = ()
     suspicions: tuple[str, ...] = ()
     record: Json = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # scores that these texts cannot have, and why
+    top_p: float = 1.0
 
     @property
-    def key(self) -> tuple[str, str | None, int | None, float | None]:
-        return self.model, self.plan, self.steps, self.temperature
+    def key(self) -> tuple[str, str | None, int | None, float | None, float]:
+        return self.model, self.plan, self.steps, self.temperature, self.top_p
 
     @property
-    def judged(self) -> bool:
-        return "ppl" in self.ratios
+    def comparable(self) -> bool:
+        """Whether it has a place on the frontier: what a judge says, and an entropy of its own."""
+        return {"judge_nll", "sampler_entropy"} <= self.ratios.keys()
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -57,7 +62,8 @@ class Cell:
 
     @property
     def name(self) -> str:
-        return f"{self.model} {self.plan} {self.steps} {self.temperature}"
+        cut = "" if self.top_p == 1 else f" {self.top_p}"
+        return f"{self.model} {self.plan} {self.steps} {self.temperature}{cut}"
 
     def value(self, score: str) -> float | None:
         return self.scores[score]["value"] if score in self.scores else None
@@ -75,8 +81,9 @@ class Cell:
 
 
 def _ratio(said: Json, real: bool) -> Ratio:
-    """Early files do not say what belongs together: there real text is one text."""
-    top_n, bottom_n = (torch.tensor(said[name], dtype=torch.float64) for name in ("top", "bottom"))
+    """Where nothing says what belongs together, real text is one text. A bottom that is one number is that of all."""
+    top_n, bottom = torch.tensor(said["top"], dtype=torch.float64), torch.tensor(said["bottom"], dtype=torch.float64)
+    bottom_n = bottom.expand_as(top_n).contiguous()
     cluster_n = torch.tensor(said["clusters"]) if "clusters" in said else None
     if real and cluster_n is None:
         cluster_n = clusters(torch.zeros(len(top_n)))
@@ -84,7 +91,9 @@ def _ratio(said: Json, real: bool) -> Ratio:
 
 
 def _ratio_json(ratio: Ratio) -> Json:
-    said = {"top": ratio.top_n.tolist(), "bottom": ratio.bottom_n.tolist(), "exponential": ratio.exponential}
+    bottom = ratio.bottom_n.tolist()
+    short = bottom[0] if bottom and len(set(bottom)) == 1 else bottom
+    said = {"top": ratio.top_n.tolist(), "bottom": short, "exponential": ratio.exponential}
     return said if ratio.cluster_n is None else {**said, "clusters": ratio.cluster_n.tolist()}
 
 
@@ -99,17 +108,27 @@ class Bound:
     scores: dict[str, Json]  # per_token, per_byte, perplexity
     ratio: Ratio  # nats per token, one entry a text: differences are paired
     record: Json = field(default_factory=dict)
+    bytes_n: tuple[int, ...] | None = None  # of the texts
+
+    @property
+    def per_byte(self) -> Ratio | None:
+        """Nats per byte, one entry a text."""
+        if self.bytes_n is None:
+            return None
+        return replace(self.ratio, bottom_n=torch.tensor(self.bytes_n, dtype=torch.float64))
 
     def pairs_with(self, other: Bound) -> bool:
         """Whether both are of the same texts, so that their difference may be taken text by text."""
         return len(self.ratio) == len(other.ratio) and texts_of(self).get("sha256") == texts_of(other).get("sha256")
 
     def to_json(self) -> Json:
-        return {**vars(self), "ratio": _ratio_json(self.ratio)}
+        return {**vars(self), "ratio": _ratio_json(self.ratio), "bytes_n": self.bytes_n and list(self.bytes_n)}
 
     @classmethod
     def from_json(cls, said: Json) -> Bound:
-        return cls(**{**said, "ratio": _ratio(said["ratio"], real=True)})
+        sizes = said.get("bytes_n")
+        ratio = _ratio(said["ratio"], real=True)
+        return cls(**{**said, "ratio": ratio, "bytes_n": None if sizes is None else tuple(sizes)})
 
 
 def texts_of(entry: Cell | Bound) -> Json:
@@ -141,7 +160,8 @@ class Results:
         return [name for name, about in self.models.items() if about["role"] == role]
 
     def where(self, **wanted: Any) -> list[Cell]:
-        """Cells whose fields have these values."""
+        """Cells whose fields have these values; those whose draw was cut only where a top_p is named."""
+        wanted = {"top_p": 1.0, **wanted}
         return [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted.items())]
 
     def one(self, **wanted: Any) -> Cell | None:
@@ -164,6 +184,7 @@ class Results:
         return float(max(self.settings["temperatures"]))
 
     def to_json(self) -> Json:
+        """All of it, single texts included."""
         said = {name: item for name, item in vars(self).items() if name not in ("cells", "bounds")}
         cells, bounds = [cell.to_json() for cell in self.cells], [bound.to_json() for bound in self.bounds]
         return {"format": FORMAT, "version": VERSION, **said, "cells": cells, "likelihood": bounds}
@@ -176,13 +197,37 @@ class Results:
         return cls(cells=list(cells), bounds=list(bounds), questions=rows, **{name: said[name] for name in names})
 
 
+SINGLE = {"cells": ("ratios",), "likelihood": ("ratio", "bytes_n")}  # what stands in the file of single texts
+
+
 def write_results(results: Results, path: Path) -> None:
-    """On one line: a study has millions of numbers, and indenting them takes longer than measuring a cell."""
-    write_text(path, json.dumps(results.to_json(), ensure_ascii=False) + "\n")
+    """On one line each: a study has millions of numbers, and indenting them takes longer than measuring a cell."""
+    said = results.to_json()
+    single = {part: [{name: one.pop(name) for name in names} for one in said[part]] for part, names in SINGLE.items()}
+    packed = pack(single)
+    write_bytes(path.with_name(PER_TEXT), packed)
+    said["per_text"] = {"file": PER_TEXT, "sha256": hashlib.sha256(packed).hexdigest()}
+    write_text(path, json.dumps(said, ensure_ascii=False) + "\n")
+
+
+def pack(said: Json) -> bytes:
+    """JSON, compressed: the same numbers give the same bytes."""
+    return lzma.compress(json.dumps(said, separators=(",", ":")).encode(), preset=1)
+
+
+def unpack(path: Path) -> tuple[Json, str]:
+    """What a file of single texts says, and its sha256."""
+    with os_errors("read", path):
+        packed = path.read_bytes()
+    try:
+        found: Json = json.loads(lzma.decompress(packed))
+    except (lzma.LZMAError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}): evaluate again") from error
+    return found, hashlib.sha256(packed).hexdigest()
 
 
 def read_results(path: Path | str) -> Results:
-    """A results.json, or that of a folder, checked."""
+    """A results.json, or that of a folder, checked, with what stands beside it."""
     path = Path(path) / "results.json" if Path(path).is_dir() else Path(path)
     said = read_json(path, "results")
     if said.get("format") != FORMAT:
@@ -190,6 +235,14 @@ def read_results(path: Path | str) -> Results:
     if said.get("version") != VERSION:
         raise UserError(f"{path} is of schema version {said.get('version')}, not {VERSION}: evaluate again")
     with reading(path, "results", "evaluate again"):
+        beside = path.with_name(said["per_text"]["file"])
+        if not beside.is_file():
+            raise UserError(f"{path} lacks {beside.name}, what single texts gave: put that file beside it")
+        single, digest = unpack(beside)
+        if digest != said["per_text"]["sha256"]:
+            raise UserError(f"{beside} is of other results than {path}: put the two of one evaluation together")
+        for part in SINGLE:
+            said[part] = [{**one, **more} for one, more in zip(said[part], single[part], strict=True)]
         _check(results := Results.from_json(said))
         return results
 

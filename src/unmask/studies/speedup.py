@@ -1,10 +1,10 @@
-"""Speed-up at matched entropy: how many steps the teacher needs to write as well as the student does, and as diversely.
+"""Speed-up at equal own entropy: how many steps the teacher needs to write as well as the student does, as broadly.
 
-The reference is the undistilled teacher on the student's own plan. At each of its NFE the temperature path gives the
-log PPL it has at the student's entropy (frontier.py); made to fall with log NFE, that curve says at which NFE n* the
-teacher first reaches the student's log PPL. The speed-up is n* over the student's NFE. All cells are resampled in every
-draw, so the interval knows the noise of both sides; a draw in which the student's entropy is not bracketed counts
-against both ends.
+The reference is the undistilled teacher on the student's own plan. At each of its NFE its paths (temperature, and top-p
+where it was run) give the judge's nats a byte that it has at the student's own entropy, the best of them (frontier.py);
+made to fall with log NFE, that curve says at which NFE n* the teacher first reaches the student's nats. The speed-up is
+n* over the student's NFE. All cells are resampled in every draw, so the interval knows the noise of both sides; a draw
+in which the student's entropy is not bracketed counts against both ends.
 
 Shapes: D draws (the first is the value), N teacher NFEs.
 """
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.studies.frontier import Drawn, Interval, at_entropy, between
+from unmask.studies.frontier import Drawn, Interval, Path, best_at, between
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,21 @@ def first_reach(log_nfe_N: Tensor, fit_ND: Tensor, target_D: Tensor) -> Reach:
     return Reach(found_D, torch.where(found_D == torch.inf, last_nfe_D, least_D), most_D)
 
 
-def reference(teacher: Mapping[float, Sequence[Drawn]], entropy_D: Tensor) -> tuple[Tensor, Tensor]:
-    """(log NFE, log PPL at this entropy) of the teacher, NFE rising; NaN where it is not bracketed."""
+Paths = Mapping[float, Sequence[Path]]  # of the teacher on one plan, by NFE
+
+
+def reference(teacher: Paths, entropy_D: Tensor) -> tuple[Tensor, Tensor]:
+    """(log NFE, nats at this entropy) of the teacher, NFE rising; NaN where it is not bracketed."""
     order = sorted(teacher)
     log_nfe_N = torch.tensor([math.log(nfe) for nfe in order], dtype=torch.float64)
-    return log_nfe_N, torch.stack([at_entropy(teacher[nfe], entropy_D) for nfe in order])
+    return log_nfe_N, torch.stack([best_at(teacher[nfe], entropy_D) for nfe in order])
 
 
-def speed_up(student: Drawn, nfe: float, teacher: Mapping[float, Sequence[Drawn]]) -> SpeedUp:
-    """Of a student's cell, against the teacher's temperature paths (hottest first) by NFE, on the same plan."""
+def speed_up(student: Drawn, nfe: float, teacher: Paths) -> SpeedUp:
+    """Of a student's cell, against the teacher's paths by NFE, on the same plan."""
     log_nfe_N, value_ND = reference(teacher, student.entropy_D)
     fit_ND = falling(value_ND)
-    reach = first_reach(log_nfe_N, fit_ND, student.log_ppl_D)
+    reach = first_reach(log_nfe_N, fit_ND, student.nats_D)
     low, high = between((reach.least_D[1:] - math.log(nfe)).exp(), (reach.most_D[1:] - math.log(nfe)).exp())
     found, share = float(reach.log_n_D[0]), float((~reach.log_n_D.isnan()).double().mean())
     if math.isnan(found):
@@ -115,12 +118,10 @@ def speed_up(student: Drawn, nfe: float, teacher: Mapping[float, Sequence[Drawn]
     return SpeedUp(relation, n_star / nfe, low or None, high, n_star if relation == "=" else None, nfe, share)
 
 
-def gap_at(
-    student_log_ppl_D: Tensor, nfe: float, teacher: Mapping[float, Sequence[Drawn]], entropy_D: Tensor
-) -> Interval:
-    """log PPL of the student less the teacher's at this NFE and entropy; below 0 is the student's gain."""
-    log_nfe_N, value_ND = reference(teacher, entropy_D)
-    return Interval.of(student_log_ppl_D - at_nfe(log_nfe_N, value_ND, nfe))
+def gap_at(student: Drawn, nfe: float, teacher: Paths) -> Interval:
+    """The judge's nats a byte of the student less the teacher's at its NFE and own entropy; below 0 is its gain."""
+    log_nfe_N, value_ND = reference(teacher, student.entropy_D)
+    return Interval.of(student.nats_D - at_nfe(log_nfe_N, value_ND, nfe))
 
 
 def at_nfe(log_nfe_N: Tensor, value_ND: Tensor, nfe: float) -> Tensor:

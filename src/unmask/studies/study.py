@@ -24,6 +24,8 @@ class Study:
             golden@fitted.json with a file of `unmask fit-plan`; of the process uniform ancestral (its default),
             greedy_tail, psi:share=0.02, on the grid uniform; each model takes those of its process
         temperatures: of every model; the highest is the headline's (default: 1.0 0.9 0.8 0.7)
+        top_ps: the teacher at the highest temperature, drawing from the fewest likeliest tokens that have this
+            probability together: a second control (default: 0.95 0.9 where brackets are drawn, else none)
         n: texts of each cell
         seed: of everything
         quick: a first look: at most 16 texts a cell, 8 steps and temperature 1 unless others are named, no bracket
@@ -42,8 +44,8 @@ class Study:
 
     Comparison:
         control_steps: further numbers of steps of the teacher (default: doublings from 4 to one a token)
-        bracket: draw further temperatures until the teacher's entropies enclose every student's; without, only what is
-            asked for, and what it does not enclose is not compared
+        bracket: draw further temperatures until the teacher's own entropies enclose every student's; without, only
+            what is asked for, and what it does not enclose is not compared
         mauve: MAUVE as well, at the headline's temperature; needs 2,048 texts on each side
         bounds: NELBO of every model, plan and number of steps on held-out text as well; it takes as many forwards as
             drawing
@@ -59,6 +61,7 @@ class Study:
     steps: Sequence[int] | None = None
     plans: Sequence[str] = ("iid", USUAL)
     temperatures: Sequence[float] | None = None
+    top_ps: Sequence[float] | None = None
     n: int = 64
     quick: bool = False
     judge: str | Path | Any | None = None
@@ -80,7 +83,7 @@ class Study:
     compile: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("steps", "control_steps", "plans", "temperatures"):
+        for name in ("steps", "control_steps", "plans", "temperatures", "top_ps"):
             if (value := getattr(self, name)) is not None:
                 self._set(name, tuple(value))
         if not self.plans or self.steps == () or self.temperatures == ():
@@ -88,6 +91,8 @@ class Study:
         for name in ("steps", "control_steps"):
             if min(getattr(self, name) or [1]) < 1:
                 raise UserError(f"{name} must be whole numbers from 1 on, not {list(getattr(self, name))}")
+        if any(not 0 < top_p < 1 for top_p in self.top_ps or ()):
+            raise UserError(f"top_ps must be above 0 and below 1, not {list(self.top_ps or ())}")
         if self.n < 2:
             raise UserError(f"n must be at least 2, not {self.n}: an interval needs several texts")
         if self.batch is not None and self.batch < 1:

@@ -1,4 +1,4 @@
-"""What the figures of a report show: the frontier in two scores, and likelihood, Gen PPL and entropy against NFE."""
+"""What the figures of a report show: the frontier, and likelihood, the judge's nats and own entropy against NFE."""
 
 from __future__ import annotations
 
@@ -7,34 +7,19 @@ from unmask.studies.report.tables import limits
 from unmask.studies.results import Bound, Cell, Json, Results
 
 _PLANS = [marker for marker in MARKERS if marker not in "DPX*"]
-_GIVEN = {"real": "*", "parrot": "X", "ar": "D"}
-_FRONTIERS = {
-    "gen_ppl": (
-        "frontier-gen-ppl",
-        "Gen PPL against entropy",
-        "Gen PPL",
-        "Each line is one model on one plan as its temperature falls (right to left). Lower is better only at the same "
-        "entropy: a student has gained where its line lies below the teacher's.",
-    ),
-    "path_gap": (
-        "frontier-path-gap",
-        "Path gap R against entropy",
-        "R, nats/byte",
-        "R takes the sampler's own entropy off what the judge says, so that dullness does not help. Lower is better.",
-    ),
-}
+_GIVEN = {"real": "*", "control": "X", "ar": "D"}
 
 
 def figures(results: Results) -> list[Figure]:
     """All that the results can show."""
-    made = [frontier(results, "gen_ppl"), frontier(results, "path_gap"), against_nfe(results)]
+    made = [frontier(results), against_nfe(results)]
     return [figure for figure in made if figure is not None]
 
 
-def _series(results: Results, model: str, plan: str | None, points: list[Point]) -> Series:
-    """A model on a plan looks the same in all figures."""
+def _series(results: Results, model: str, plan: str | None, points: list[Point], cut: bool = False) -> Series:
+    """A model on a plan looks the same in all figures; where its draw is cut, it has no line."""
     role = results.models[model]["role"]
-    coloured = [name for name, about in results.models.items() if about["role"] not in ("real", "parrot")]
+    coloured = [name for name, about in results.models.items() if about["role"] not in ("real", "control")]
     colour = f"c{coloured.index(model) % SERIES}" if model in coloured else "ink"
     if role in _GIVEN:
         name = f"{model}, causal" if role == "ar" else model
@@ -42,35 +27,36 @@ def _series(results: Results, model: str, plan: str | None, points: list[Point])
     if plan is None:
         return Series(model, colour, "P", points, lined=False)
     marker = _PLANS[results.plans.index(plan) % len(_PLANS)]
+    if cut:
+        return Series(f"{model}, {plan}, top-p", colour, "*", points, lined=False)
     return Series(f"{model}, {plan}", colour, marker, points, dashed=plan != results.analysis.get("best_plan"))
 
 
-def frontier(results: Results, score: str) -> Figure | None:
-    """One panel for every number of steps: the temperature paths of every model on every plan."""
-    name, title, unit, caption = _FRONTIERS[score]
-    cells = [cell for cell in results.cells if score in cell.scores and "entropy" in cell.scores]
+def frontier(results: Results) -> Figure | None:
+    """One panel for every number of steps: the temperature paths of every model on every plan, and the teacher's cuts.
+
+    Controls without a model have next to no entropy of their own: they would squeeze all others into a corner.
+    """
+    roles = {name: about["role"] for name, about in results.models.items()}
+    cells = [cell for cell in results.cells if cell.comparable and roles[cell.model] != "control"]
     if not any(cell.steps in results.steps for cell in cells):
         return None
-    real = next((cell.value("entropy") for cell in cells if results.models[cell.model]["role"] == "real"), None)
     panels = []
     for steps in results.steps:
-        paths: dict[tuple[str, str | None], list[Cell]] = {}
-        for cell in sorted(cells, key=lambda cell: -(cell.temperature or 0)):
+        paths: dict[tuple[str, str | None, bool], list[Point]] = {}
+        for cell in sorted(cells, key=lambda cell: (-(cell.temperature or 0), -cell.top_p)):
             if cell.steps in (None, steps):
-                paths.setdefault((cell.model, cell.plan), []).append(cell)
-        order = sorted(paths, key=lambda path: list(results.models).index(path[0]))
-        points = {
-            path: [
-                Point(cell.scores["entropy"]["value"], cell.scores[score]["value"], _says(cell)) for cell in paths[path]
-            ]
-            for path in order
-        }
-        series = [_series(results, *path, found) for path, found in points.items()]
-        across, log = "unigram entropy, nats", score == "gen_ppl"
-        panels.append(Panel(f"{steps} steps", across, unit, series, log_y=log, rule=real))
-    if real is not None:
-        caption += " The dotted line is at real text's entropy."
-    return Figure(name, title, caption, panels, shared=True)
+                point = Point(cell.scores["sampler_entropy"]["value"], cell.scores["path_gap"]["value"], _says(cell))
+                paths.setdefault((cell.model, cell.plan, cell.top_p < 1), []).append(point)
+        order = sorted(paths, key=lambda path: list(roles).index(path[0]))
+        series = [_series(results, model, plan, paths[model, plan, cut], cut) for model, plan, cut in order]
+        panels.append(Panel(f"{steps} steps", "own entropy, nats/byte", "R, nats/byte", series))
+    caption = (
+        "The path gap R is the judge's nats a byte less the sampler's own entropy, so at one own entropy lower is "
+        "likelier text. Each line is one model on one plan as its temperature falls (right to left); stars are the "
+        "teacher with its draw cut. A student has gained where its line lies below both."
+    )
+    return Figure("frontier", "Path gap against own entropy", caption, panels, shared=True)
 
 
 def _says(cell: Cell) -> str:
@@ -79,23 +65,24 @@ def _says(cell: Cell) -> str:
     if cell.steps:
         parts.append(f"{cell.plan}, {cell.steps} steps, NFE {cell.nfe:.1f}")
     if cell.temperature is not None:
-        parts.append(f"T = {cell.temperature:g}")
-    for name, label, digits in (("gen_ppl", "Gen PPL", 1), ("entropy", "entropy", 3), ("path_gap", "R", 4)):
+        parts.append(f"T = {cell.temperature:g}" + (f", top-p {cell.top_p:g}" if cell.top_p < 1 else ""))
+    named = ("judge_nll", "judge", 3), ("sampler_entropy", "own entropy", 3), ("path_gap", "R", 4)
+    for name, label, digits in named:
         if name in cell.scores:
             parts.append(f"{label} {cell.value(name):.{digits}f} {limits(cell.scores[name], digits=digits)}")
     return "; ".join(parts)
 
 
 def against_nfe(results: Results) -> Figure | None:
-    """NELBO, Gen PPL and entropy against NFE for every model, at the headline's temperature."""
-    hot = [cell for cell in results.cells if cell.steps and cell.temperature == results.temperature]
+    """NELBO, the judge's nats and own entropy against NFE for every model, at the headline's temperature."""
+    hot = [cell for cell in results.where(temperature=results.temperature) if cell.steps]
     shown: dict[tuple[str, str, bool], list[tuple[Cell | Bound, Json]]] = {
         ("N-step NELBO on held-out text", "nats/token", False): [
             (bound, bound.scores["per_token"]) for bound in results.bounds if bound.plan
         ],
-        ("Gen PPL", "perplexity", True): [(cell, cell.scores["gen_ppl"]) for cell in hot if "gen_ppl" in cell.scores],
-        ("Unigram entropy", "nats", False): [
-            (cell, cell.scores["entropy"]) for cell in hot if "entropy" in cell.scores
+        ("Judge", "nats/byte", False): [(cell, cell.scores["judge_nll"]) for cell in hot if cell.comparable],
+        ("Own entropy", "nats/byte", False): [
+            (cell, cell.scores["sampler_entropy"]) for cell in hot if "sampler_entropy" in cell.scores
         ],
     }
     panels = []
@@ -113,6 +100,6 @@ def against_nfe(results: Results) -> Figure | None:
         return None
     title = ", ".join(panel.title for panel in panels) + " against NFE"
     caption = f"Every model at T = {results.temperature:g}, with 95% intervals."
-    if any(panel.title == "Gen PPL" for panel in panels):
-        caption += " Gen PPL falls with entropy too: read the two together."
+    if any(panel.title == "Judge" for panel in panels):
+        caption += " The judge's nats fall with the own entropy too: read the two together."
     return Figure("against-nfe", title, caption, panels)

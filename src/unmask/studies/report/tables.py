@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unmask.studies.analysis import contenders
+from unmask.studies.analysis import contenders, credited
 from unmask.studies.results import Cell, Json, Results
 
 UNKNOWN = "not determined"
@@ -28,7 +28,9 @@ class Table:
 
 def tables(results: Results) -> list[Table]:
     """All that have rows."""
-    makers = (main_table, questions, speed_ups, two_by_two, likelihood, path_gaps, diversity, wall_clock, speed)
+    makers = (
+        main_table, questions, speed_ups, two_by_two, likelihood, yardsticks, path_gaps, diversity, wall_clock, speed,
+    )  # fmt: skip
     made = [make(results) for make in makers]
     return [table for table in made if table.rows]
 
@@ -47,71 +49,89 @@ def questions(results: Results) -> Table:
 
 
 def main_table(results: Results) -> Table:
-    """Gen PPL with its entropy beneath for every model, plan and number of steps; the teacher also at temperatures.
+    """The judge's nats a byte, beneath them the own entropy and Gen PPL, for every model, plan and number of steps.
 
-    Texts without steps (real ones, those of a causal model or of a file) have one number, in the first column.
+    The teacher also at its temperatures and cuts. Texts without steps (real ones, those of a causal model or of a file)
+    have one number, in the first column.
     """
-    judged = any(cell.judged for cell in results.cells)
-    what = "Gen PPL, entropy in nats beneath" if judged else "Unigram entropy in nats (no judge was given)"
+    judged = any("judge_nll" in cell.scores for cell in results.cells)
+    what = "The judge's nats a byte; beneath, the sampler's own entropy and Gen PPL"
     rows: list[list[str]] = []
     controls: set[int] = set()
     for model, about in results.models.items():
         for plan in results.plans:
-            temperatures = {results.temperature}
+            draws = [(results.temperature, 1.0)]
             if about["role"] == "teacher":
-                temperatures |= {float(t) for t in results.settings["temperatures"]}
-            for temperature in sorted(temperatures, reverse=True):
-                cells = [results.one(model=model, plan=plan, steps=n, temperature=temperature) for n in results.steps]
+                draws += [(float(t), 1.0) for t in sorted(results.settings["temperatures"], reverse=True)[1:]]
+                draws += [(results.temperature, float(top_p)) for top_p in results.settings.get("top_ps") or ()]
+            for temperature, top_p in draws:
+                at = {"model": model, "plan": plan, "temperature": temperature, "top_p": top_p}
+                cells = [results.one(steps=n, **at) for n in results.steps]
                 if any(cells):
-                    if temperature != results.temperature:
+                    if (temperature, top_p) != draws[0]:
                         controls.add(len(rows))
-                    rows.append([f"{model}\n{plan}, T = {temperature:g}", *(_ppl(cell) for cell in cells)])
+                    cut = "" if top_p == 1 else f", top-p {top_p:g}"
+                    rows.append([f"{model}\n{plan}, T = {temperature:g}{cut}", *map(_nats, cells)])
     for cell in results.cells:
         if cell.steps is None:
-            at = "" if cell.temperature is None else f"\n{cell.plan}, T = {cell.temperature:g}"
+            at_heat = "" if cell.temperature is None else f"\n{cell.plan}, T = {cell.temperature:g}"
             controls.add(len(rows))
-            rows.append([f"{cell.model}{at}", _ppl(cell), *("" for _ in results.steps[1:])])
+            rows.append([f"{cell.model}{at_heat}", _nats(cell), *("" for _ in results.steps[1:])])
     head = _head(results, "model") if results.steps else ["texts", ""]
-    return Table(what, head, rows, controls=frozenset(controls))
+    title = what if judged else "The sampler's own entropy, nats a byte (no judge was given)"
+    return Table(title, head, rows, controls=frozenset(controls))
 
 
-def _ppl(cell: Cell | None) -> str:
+def _nats(cell: Cell | None) -> str:
+    """Of texts that nobody drew the entropy of the words within a text, since they have none of their own."""
     if cell is None:
         return "–"
-    entropy = f"{cell.value('entropy'):.3f}"
-    return f"{cell.value('gen_ppl'):.1f}\n{entropy}" if "gen_ppl" in cell.scores else entropy
+    own, nats, ppl = cell.value("sampler_entropy"), cell.value("judge_nll"), cell.value("gen_ppl")
+    said = [] if nats is None else [f"{nats:.3f}"]
+    said += [f"words {cell.value('entropy'):.3f}" if own is None else f"own {own:.3f}"]
+    return "\n".join(said + ([] if ppl is None else [f"PPL {ppl:.1f}"]))
 
 
 def speed_ups(results: Results) -> Table:
-    """Speed-up at matched entropy and the two gaps, always against the teacher on the same plan."""
+    """Speed-up at equal own entropy and the gaps, always against the teacher on the same plan."""
+    found = results.analysis["comparisons"]
+    kinds = {"temperature": "gap to the teacher at a temperature", "top_p": "gap to its top-p"}
+    kinds = {kind: words for kind, words in kinds.items() if any(kind in entry["gap_to"] for entry in found)}
     rows = [
         [
             f"{entry['model']}\n{entry['plan']}, {entry['steps']} steps\nNFE {entry['nfe']:.1f}",
-            _speed_up(entry["speed_up"]),
-            interval(entry["gap"], signed=True),
-            interval(entry["gap_at_real"], signed=True),
+            _speed_up(entry),
+            *(interval(entry["gap_to"].get(kind), signed=True) for kind in kinds),
             f"{entry['entropy']:.3f}",
-            "{student[value]:.3f}\nteacher {teacher[value]:.3f}".format(**entry["alike"]) if entry["alike"] else "–",
+            *(_beside(entry["alike"][score]) for score in ("self_bleu", "repeated_4")),
         ]
-        for entry in results.analysis["comparisons"]
+        for entry in found
     ]
     note = (
-        "Against the undistilled teacher on the same plan, with its temperature set to the student's entropy. Gaps are "
-        "log PPL of student less teacher: below 0 is the student's gain. A 95% interval from "
-        f"{results.analysis['draws']:,} joint bootstrap draws stands beneath; – means not bracketed. By chance "
-        "alone, one comparison in forty is credited. Entropy is of the words within a text; self-BLEU says how alike "
-        "texts are among themselves, beneath it how alike the teacher's are in as many steps at that entropy."
+        "Against the undistilled teacher on the same plan, with its temperature, or its top-p, set to the student's "
+        "own entropy (-log q of what it drew, in nats a byte). Gaps are the judge's nats a byte of student less "
+        "teacher: below 0 is the student's gain. The speed-up is against the better of the two controls. A 95% "
+        f"interval from {results.analysis['draws']:,} joint bootstrap draws stands beneath; – means not bracketed. By "
+        "chance alone, one comparison in forty is credited. Self-BLEU says how alike texts are among themselves, "
+        "repeated 4-grams how much a text repeats itself, beneath it the teacher's at that entropy."
     )
-    head = ["student", "speed-up", "gap at equal NFE, entropy", "gap at real text's entropy", "entropy", "self-BLEU"]
-    return Table("Speed-up at matched entropy", head, rows, note, wordy=frozenset({1}))
+    head = ["student", "speed-up", *kinds.values(), "own entropy", "self-BLEU", "repeated"]
+    return Table("Speed-up at equal own entropy", head, rows, note, wordy=frozenset({1}))
 
 
-def _speed_up(found: Json) -> str:
+def _beside(said: Json | None) -> str:
+    return "{student[value]:.3f}\nteacher {teacher[value]:.3f}".format(**said) if said else "–"
+
+
+def _speed_up(entry: Json) -> str:
+    found = entry["speed_up"]
     if found["value"] is None:
-        return "not bracketed: no teacher temperature has this entropy"
+        return "not bracketed: the teacher has this entropy nowhere"
     value = f"{SIGNS[found['relation']]}{found['value']:.2f}x"
-    if found["faster"]:
+    if credited(entry):
         return f"{value} faster\n{limits(found, digits=2)}"
+    if found["faster"]:
+        return "not credited: its texts look wrong"
     return f"no speed-up shown\n{value}, interval {limits(found, digits=2)}"
 
 
@@ -153,8 +173,8 @@ def two_by_two(results: Results) -> Table:
             return "–"
         bound = bounds.get((model, plan, steps))
         said = [
-            ("PPL", cell.scores.get("gen_ppl"), 1),
-            ("entropy", cell.scores.get("entropy"), 3),
+            ("judge", cell.scores.get("judge_nll"), 3),
+            ("own entropy", cell.scores.get("sampler_entropy"), 3),
             ("NELBO", bound and bound.scores["per_token"], 3),
             ("R", cell.scores.get("path_gap"), 4),
         ]
@@ -198,9 +218,28 @@ def likelihood(results: Results) -> Table:
             rows.append([f"{model}\nexact", *("–" for _ in results.steps), elbo])
     note = (
         "A bound on the sampler's own negative log-likelihood of held-out text: no judge to please. Lower is better. "
-        "± is half the 95% bootstrap interval over texts; differences to the teacher are paired text by text."
+        "± is half the 95% bootstrap interval over texts; differences to the teacher are paired text by text. A causal "
+        "model's is exact."
     )
     return Table("N-step NELBO, ± half the 95% interval", [*_head(results, "nats/token"), "ELBO"], rows, note)
+
+
+def yardsticks(results: Results) -> Table:
+    """What few steps lose against one token a step, in random order and in the model's best order."""
+    found = results.analysis["one_token_a_step"]
+    rows = []
+    for yard in found:
+        less = {(one["plan"], one["steps"]): one for one in yard["less"] if one["model"] == yard["model"]}
+        where = f"{yard['model']}, {'in random order' if yard['order'] == 'random' else 'in its best order'}"
+        for plan in results.plans:
+            texts = [halved(less.get((plan, steps)), signed=True) for steps in results.steps]
+            if set(texts) != {"–"}:
+                rows.append([f"{plan}\nless {where} ({yard['plan']}, {yard['nats']:.3f})", *texts])
+    note = (
+        "N-step NELBO less that of one token a step, nats a token, paired over texts. Some orders are better for a "
+        "model than a random one, so both yardsticks stand here: the best order is the best of those that were run."
+    )
+    return Table("What few steps lose against one token a step", _head(results, "plan"), rows, note)
 
 
 def path_gaps(results: Results) -> Table:
@@ -233,17 +272,17 @@ def _least(best: Json) -> str:
 
 
 _COLUMNS = {
-    "distinct_4": "distinct-4", "self_bleu": "self-BLEU", "coverage_4": "coverage-4", "repeated_4": "repeated-4",
-    "information_gap_1": "MI, lag 1", "information_gap_8": "MI, lag 8", "judge_entropy": "judge's entropy",
-    "mauve": "MAUVE",
+    "entropy": "words' entropy", "distinct_4": "distinct-4", "self_bleu": "self-BLEU", "coverage_4": "coverage-4",
+    "repeated_4": "repeated-4", "information_gap_8": "MI, lag 8", "energy_distance": "energy distance",
+    "gradient_1": "gradient, 1st", "gradient_2": "gradient, 2nd", "mauve": "MAUVE",
 }  # fmt: skip
 _ELSEWHERE = (
-    "gen_ppl", "entropy", "path_gap", "judge_nll", "sampler_", "distinct", "coverage", "repeated", "information",
+    "gen_ppl", "entropy", "path_gap", "judge_", "sampler_", "distinct", "coverage", "repeated", "information",
 )  # fmt: skip
 
 
 def diversity(results: Results) -> Table:
-    """Across samples: real text first, then the parrot, then every model at the headline's temperature.
+    """Across samples: real text first, then texts without a model, then every model at the headline's temperature.
 
     Metrics that a plug-in added stand here too.
     """
@@ -251,9 +290,10 @@ def diversity(results: Results) -> Table:
     chosen = [
         cell
         for cell in results.cells
-        if cell.steps is None or (cell.steps in results.steps and (cell.plan, cell.temperature) == wanted)
+        if cell.steps is None
+        or (cell.steps in results.steps and cell.top_p == 1 and (cell.plan, cell.temperature) == wanted)
     ]
-    order = {"real": 0, "parrot": 1}
+    order = {"real": 0, "control": 1}
     chosen.sort(key=lambda cell: order.get(results.models[cell.model]["role"], 2))
     known = dict.fromkeys(name for cell in chosen for name in cell.scores)
     columns = {name: label for name, label in _COLUMNS.items() if name in known}
@@ -261,14 +301,27 @@ def diversity(results: Results) -> Table:
     rows = []
     for cell in chosen:
         where = f"{cell.plan}, {cell.steps} steps" if cell.steps else f"T = {cell.temperature:g}" if cell.plan else ""
-        values = [f"{cell.value(name):.3f}" if name in cell.scores else "–" for name in columns]
+        values = [_score(cell, name) for name in columns]
         rows.append([f"{cell.model}\n{where}".strip(), *values, "; ".join(cell.suspicions) or "–"])
     head = ["", *columns.values(), "what looks wrong"]
     note = (
         "Over the whole pool of texts, beside real text of the same size. MI is mutual information, less that of "
-        "real text, in nats. A parrot that repeats 16 real passages must fail here."
+        "real text, in nats. Energy distance is of the judge's features at the last token; gradient: the squared "
+        "distance of its first moment, and its second less real text's. All four are 0 in the mean for real text; ± is "
+        "half the 95% interval. Controls without a model (a parrot, a period, a mirrored text, a phrase bank) must "
+        "look wrong here."
     )
     return Table("Diversity across samples", head, rows, note, wordy=frozenset({len(head) - 1}))
+
+
+def _score(cell: Cell, name: str) -> str:
+    """A distance to real text with its interval, small ones with more digits; other scores alone."""
+    if name not in cell.scores:
+        return "–"
+    if name in ("energy_distance", "gradient_1", "gradient_2"):
+        said = cell.scores[name]
+        return halved(said, digits=5 if name == "gradient_1" else 3)
+    return f"{cell.value(name):.3f}"
 
 
 def wall_clock(results: Results) -> Table:
@@ -277,21 +330,22 @@ def wall_clock(results: Results) -> Table:
         [
             f"{pair['ar']}\nT = {pair['temperature']:g}",
             f"{pair['seconds']:.3g} s",
-            _pair(pair["ar_ppl"], pair["ar_entropy"]),
+            _pair(pair["ar_nats"], pair["ar_entropy"]),
             f"{pair['model']}\n{pair['plan']}",
             "–" if pair["nfe"] is None else f"{pair['nfe']:.1f}",
-            "–" if pair["entropy"] is None else _pair(pair["ppl"], pair["entropy"]),
+            "–" if pair["entropy"] is None else _pair(pair["nats"], pair["entropy"]),
             "" if pair["found"] == "=" else pair["found"],
         ]
         for pair in results.analysis["wall_clock"]
     ]
-    head = ["causal model", "a text", "PPL, entropy", "student", "NFE in that time", "PPL, entropy", ""]
+    nats = "judge's nats, own entropy"
+    head = ["causal model", "a text", nats, "student", "NFE in that time", nats, ""]
     note = "The causal model writes with a cache of keys and values, in the same batches on the same machine."
     return Table("At equal wall-clock", head, rows, note)
 
 
-def _pair(ppl: float | None, entropy: float | None) -> str:
-    return f"{'–' if ppl is None else f'{ppl:.1f}'}\n{'–' if entropy is None else f'{entropy:.3f}'}"
+def _pair(*values: float | None) -> str:
+    return "\n".join("–" if value is None else f"{value:.3f}" for value in values)
 
 
 def speed(results: Results) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unmask.studies.analysis import credited
 from unmask.studies.report.tables import SIGNS, interval, limits
 from unmask.studies.results import Cell, Json, Results
 
@@ -18,24 +19,34 @@ class Headline:
     good: bool = False
 
 
+NAMES = {"temperature": "temperature", "top_p": "top-p"}
+
+
+def _set(entry: Json) -> str:
+    return f"with its {' or its '.join(NAMES[kind] for kind in entry['gap_to']) or 'temperature'} set"
+
+
 def headline(results: Results) -> Headline:
-    """The speed-up at matched entropy of the headline's cell; 'x faster' only where its lower end is above 1."""
+    """The speed-up at equal own entropy of the headline's cell; 'x faster' only where its lower end is above 1, and its
+    texts do not look wrong."""
     entry = results.analysis["headline"]
     if entry is None:
         why = "no judge was given" if results.judge is None else "there is no student beside a teacher"
         return Headline("Measured, not compared", f"No speed-up is stated: {why}.")
     found = entry["speed_up"]
     about = (
-        f"{entry['model']} in {entry['steps']} steps on the plan {entry['plan']} (entropy {entry['entropy']:.3f}), "
-        f"against {results.analysis['teacher']} on the same plan with its temperature set to the same entropy"
+        f"{entry['model']} in {entry['steps']} steps on the plan {entry['plan']} (own entropy {entry['entropy']:.3f} "
+        f"nats a byte), against {results.analysis['teacher']} on the same plan {_set(entry)} to the same entropy"
     )
     if found["value"] is None:
-        why = "No teacher temperature has the student's entropy, and nothing is extrapolated."
+        why = "No control of the teacher has the student's own entropy, and nothing is extrapolated."
         return Headline("Not bracketed", why, about)
     sign, draws = SIGNS[found["relation"]], f"from {results.analysis['draws']:,} joint bootstrap draws"
     ends = f"95% interval {limits(found, digits=2)} {draws}"
-    if found["faster"]:
+    if credited(entry):
         return Headline(f"{sign}{found['value']:.1f}× faster".capitalize(), ends, about, good=True)
+    if found["faster"]:
+        return Headline("Not credited", f"Its texts look wrong: {'; '.join(entry['suspicions'])}.", about)
     return Headline("No speed-up shown", f"{sign}{found['value']:.2f}×, {ends}", about)
 
 
@@ -43,11 +54,9 @@ def facts(results: Results) -> list[tuple[str, str]]:
     """The numbers beneath the headline, each with what it is."""
     entry, found = results.analysis["headline"], []
     if entry is not None:
-        for name, what in (
-            ("gap", "log PPL to the teacher at equal NFE and entropy"),
-            ("gap_at_real", "the same at real text's entropy"),
-        ):
-            text = interval(entry[name], signed=True)
+        for name, said in entry["gap_to"].items():
+            text = interval(said, signed=True)
+            what = f"nats a byte of the judge, to the teacher's {NAMES[name]}, at equal NFE and own entropy"
             found.append(("not bracketed" if text == "–" else text, what))
         if less := _likelihood_of(results, entry):
             found.append((interval(less, signed=True), "nats a token of NELBO to the teacher, on held-out text"))
@@ -59,7 +68,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
 def meaning(results: Results) -> list[str]:
     """The sentences of 'what this means'."""
     entry = results.analysis["headline"]
-    said = [] if entry is None else [_speed(results, entry), _gap(entry), _alike(entry)]
+    said = [] if entry is None else [_speed(results, entry), _gap(entry), *_alike(entry)]
     said += [_plan(results)]
     said += [] if entry is None else [_likelihood(results, entry)]
     said += [_real(results), *_diversity(results)]
@@ -79,14 +88,16 @@ def _speed(results: Results, entry: Json) -> str:
     steps = f"{entry['steps']} steps"
     if found["value"] is None:
         return (
-            f"In {steps} {name} has an entropy of {entry['entropy']:.3f} nats, which {teacher} has at none of the "
-            "temperatures that were run: the two cannot be compared, and nothing is extrapolated."
+            f"In {steps} {name} has an own entropy of {entry['entropy']:.3f} nats a byte, which {teacher} has under "
+            "none of the controls that were run: the two cannot be compared, and nothing is extrapolated."
         )
     ends = limits(found, digits=2)
+    if found["faster"] and entry["suspicions"]:
+        return f"{name} in {steps} is not credited with a speed-up: {'; '.join(entry['suspicions'])}."
     if found["faster"]:
-        same = f"{teacher} write at the same entropy what {name} writes in {steps}"
+        same = f"{teacher} write at the same own entropy what {name} writes in {steps}"
         there = {
-            "=": f"What {name} writes in {steps} takes {teacher} {found['n_star'] or 0:.0f} steps at the same entropy",
+            "=": f"What {name} writes in {steps} takes {teacher} {found['n_star'] or 0:.0f} steps at its own entropy",
             "<": f"The fewest steps that were run already let {same}",
             ">": f"No number of steps that was run lets {same}",
         }[found["relation"]]
@@ -94,12 +105,12 @@ def _speed(results: Results, entry: Json) -> str:
         return f"{there}: {times}, with 95% confidence {ends}."
     if _worse(entry):
         return (
-            f"At the same entropy, {name} in {steps} is worse than {teacher} in as many: 95% interval of the speed-up "
-            f"{ends}."
+            f"At the same own entropy, {name} in {steps} is worse than {teacher} in as many: 95% interval of the "
+            f"speed-up {ends}."
         )
     return (
-        f"At the same entropy, {name} in {steps} cannot be distinguished from {teacher} in as many (95% interval of "
-        f"the speed-up {ends}): a lower Gen PPL here may be no more than lowering the teacher's temperature gives."
+        f"At the same own entropy, {name} in {steps} cannot be distinguished from {teacher} in as many (95% interval "
+        f"of the speed-up {ends}): a lower Gen PPL here may be no more than lowering the teacher's temperature gives."
     )
 
 
@@ -120,8 +131,8 @@ def _gap(entry: Json) -> str:
     if not side:
         return ""
     return (
-        f"At equal NFE and entropy its log PPL is {abs(gap['value']):.3f} {side} the teacher's: 95% interval of the "
-        f"difference {limits(gap, signed=True)}."
+        f"At equal NFE and own entropy the judge's nats a byte are {abs(gap['value']):.3f} {side} the teacher's: 95% "
+        f"interval of the difference {limits(gap, signed=True)}."
     )
 
 
@@ -132,17 +143,20 @@ def _side(less: Json) -> str:
     return "above" if less["low"] is not None and less["low"] > 0 else ""
 
 
-def _alike(entry: Json) -> str:
-    """Whether equal entropy was not equal diversity."""
-    found = entry["alike"]
-    if not found or not found["differ"]:
-        return ""
-    student, teacher = (found[who]["value"] for who in ("student", "teacher"))
-    more = "more" if student > teacher else "less"
-    return (
-        f"At that entropy, which is of the words within a text, its texts are {more} "
-        f"alike among themselves than the teacher's in as many steps: self-BLEU {student:.3f} and {teacher:.3f}."
-    )
+def _alike(entry: Json) -> list[str]:
+    """Where equal entropy was not equal diversity."""
+    words = {"self_bleu": "alike among themselves: self-BLEU", "repeated_4": "repetitive: repeated 4-grams"}
+    said = []
+    for score, what in words.items():
+        found = entry["alike"][score]
+        if found and found["differ"]:
+            student, teacher = (found[who]["value"] for who in ("student", "teacher"))
+            more = "more" if student > teacher else "less"
+            said.append(
+                f"At that entropy its texts are {more} {what} {student:.3f}, the teacher's in as many steps "
+                f"{teacher:.3f}."
+            )
+    return said
 
 
 def _plan(results: Results) -> str:
@@ -155,22 +169,27 @@ def _plan(results: Results) -> str:
     before, after = (
         results.one(model=teacher, plan=plan, steps=steps, temperature=results.temperature) for plan in (base, best)
     )
-    if before is None or after is None or not before.judged or not after.judged:
+    if before is None or after is None or not before.comparable or not after.comparable:
         return ""
-    if not apart(before.scores["gen_ppl"], after.scores["gen_ppl"]):
+    if not apart(before.scores["path_gap"], after.scores["path_gap"]):
         return (
-            f"In {steps} steps the Gen PPL of {teacher} on {base} and on {best} cannot be distinguished: "
-            f"{_ppl(before)} and {_ppl(after)}."
+            f"In {steps} steps the path gap R of {teacher} on {base} and on {best} cannot be distinguished: "
+            f"{_gap_of(before)} and {_gap_of(after)}."
         )
     return (
-        f"The plan alone, without any training, takes {teacher} in {steps} steps from a Gen PPL of {_ppl(before)} on "
-        f"{base} to {_ppl(after)} on {best}. A student is credited only beyond that."
+        f"The plan alone, without any training, takes {teacher} in {steps} steps from a path gap R of "
+        f"{_gap_of(before)} on {base} to {_gap_of(after)} on {best}. A student is credited only beyond that."
     )
+
+
+def _gap_of(cell: Cell) -> str:
+    said = cell.scores["path_gap"]
+    return f"{said['value']:.3f} {limits(said)}"
 
 
 def _ppl(cell: Cell) -> str:
     said = cell.scores["gen_ppl"]
-    return f"{said['value']:.1f} {limits(said, digits=1)} at entropy {cell.value('entropy'):.3f}"
+    return f"{said['value']:.1f} {limits(said, digits=1)}"
 
 
 def _likelihood_of(results: Results, entry: Json) -> Json | None:
@@ -193,14 +212,14 @@ def _likelihood(results: Results, entry: Json) -> str:
 
 
 def _real(results: Results) -> str:
-    cells = [cell for name in results.named("real") for cell in results.where(model=name) if cell.judged]
+    cells = [c for name in results.named("real") for c in results.where(model=name) if "gen_ppl" in c.scores]
     if not cells:
         return ""
     return f"Real text has a Gen PPL of {_ppl(cells[0])}: a lower one is not better writing."
 
 
 def _diversity(results: Results) -> list[str]:
-    """One sentence a model, with the first of its cells that looks wrong; and whether the parrot was caught."""
+    """One sentence a model, with the first of its cells that looks wrong; and whether each control was caught."""
     said = []
     for name, about in results.models.items():
         cells = [
@@ -209,8 +228,8 @@ def _diversity(results: Results) -> list[str]:
             if not cell.steps or (cell.temperature == results.temperature and cell.steps in results.steps)
         ]
         wrong = [cell for cell in cells if cell.suspicions]
-        if about["role"] == "parrot":
-            said += [_parrot(results, cell) for cell in cells]
+        if about["role"] == "control":
+            said += [_control(results, cell) for cell in cells]
         elif wrong:
             steps = f", {wrong[0].steps} steps" if wrong[0].steps else ""
             first = f"first in ({wrong[0].plan}{steps}, T = {wrong[0].temperature:g})" if wrong[0].plan else ""
@@ -219,27 +238,29 @@ def _diversity(results: Results) -> list[str]:
     return said
 
 
-def _parrot(results: Results, parrot: Cell) -> str:
+def _control(results: Results, cell: Cell) -> str:
     """Whether it is caught; that it passes Gen PPL and entropy is said only where both are real text's."""
     real = next((cell for name in results.named("real") for cell in results.where(model=name)), None)
-    scores = [name for name in ("gen_ppl", "entropy") if name in parrot.scores and real and name in real.scores]
-    alike = [name for name in scores if real and not apart(parrot.scores[name], real.scores[name])]
-    names = {"gen_ppl": "Gen PPL", "entropy": "entropy"}
+    scores = [name for name in ("gen_ppl", "entropy") if name in cell.scores and real and name in real.scores]
+    alike = [name for name in scores if real and not apart(cell.scores[name], real.scores[name])]
+    names = {"gen_ppl": "Gen PPL", "entropy": "entropy of words"}
     passes = (
         f" By {' and '.join(names[name] for name in alike)} it cannot be distinguished from real text." if alike else ""
     )
-    caught = "caught by" if parrot.suspicions else "NOT caught (too few texts to tell) by"
-    return f"The parrot, which only repeats a few real passages, is {caught} the scores across samples.{passes}"
+    caught = "caught by" if cell.suspicions else "NOT caught (too few texts to tell) by"
+    own = cell.value("sampler_entropy")
+    narrow = "" if own is None else f" Its own entropy is {own:.3f} nats a byte."
+    return f"The {cell.model}, which no model wrote, is {caught} the scores across samples.{passes}{narrow}"
 
 
 def _clock(results: Results, entry: Json) -> str:
     for pair in results.analysis["wall_clock"]:
-        known = pair["ppl"] is not None and pair["ar_ppl"] is not None
+        known = None not in (pair["nats"], pair["ar_nats"], pair["entropy"], pair["ar_entropy"])
         if known and pair["model"] == entry["model"] and pair["temperature"] == results.temperature:
             there = f"in the time {pair['ar']} takes" if pair["found"] == "=" else f"before {pair['ar']} is done"
             return (
-                f"The causal model {pair['ar']} has a Gen PPL of {pair['ar_ppl']:.1f} at entropy "
-                f"{pair['ar_entropy']:.3f}; {there}, {pair['model']} has {pair['ppl']:.1f} at {pair['entropy']:.3f} "
-                f"(NFE {pair['nfe']:.0f}). No interval was worked out for this."
+                f"The causal model {pair['ar']} has {pair['ar_nats']:.3f} of the judge's nats a byte at an own entropy "
+                f"of {pair['ar_entropy']:.3f}; {there}, {pair['model']} has {pair['nats']:.3f} at "
+                f"{pair['entropy']:.3f} (NFE {pair['nfe']:.0f}). No interval was worked out for this."
             )
     return ""
