@@ -65,7 +65,7 @@ PROTOCOL = "mdlm"  # unless another is asked for
 
 @dataclass(frozen=True, eq=False)
 class GenPPL:
-    """Gen PPL, and how sure the judge was: quote it beside the texts' own entropy (`unigram_entropy`)."""
+    """Gen PPL, and how sure the judge was: quote it beside the entropy of the texts' words (`unigram_entropy`)."""
 
     ppl: Score
     judge_entropy: Score  # of the judge's next-token law over the scored tokens, nats per token of the judge

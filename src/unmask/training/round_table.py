@@ -3,7 +3,7 @@
 Gen PPL never stands without entropy, and never without the control: the undistilled teacher, as it is and as sharp as
 the run asked its student to become (sampled at the temperature that is the product of tau).
 
-Wider comparisons, at matched entropy, are `unmask evaluate`'s.
+Wider comparisons, at equal own entropy, are `unmask evaluate`'s.
 """
 
 from __future__ import annotations
