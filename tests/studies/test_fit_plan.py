@@ -7,10 +7,12 @@ from fractions import Fraction
 
 import pytest
 import torch
+from tests.inference.chains import head, tiny_body
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
+from unmask.inference.chain import Chain
 from unmask.inference.ready import make_ready
 from unmask.plans.grids import make_grid
 from unmask.plans.laws import Comb
@@ -115,6 +117,30 @@ def test_the_price_of_a_path_is_the_nelbo_of_its_grid(plan):
         )
         forced = teacher_force(make_ready(model, CPU), x_TL[:4], make_plan(plan), fitted.grid, Cosine(), seed=1)
         assert float(forced.nats_T.mean()) == pytest.approx(fitted.paths[-1].cost, abs=1e-9)
+
+
+@pytest.mark.parametrize("order", ["left_to_right", "plan"])
+def test_a_plan_is_fitted_for_the_head_where_there_is_one(order):
+    """Its NELBO chooses the plan, and the price of a path is that of its grid; another than the model's alone."""
+    x_TL = torch.randint(11, (8, 16), generator=stream(0, "texts"))
+    chained = Checkpoint(tiny_body(), step_law=Chain(head(order)))
+    made = {"device": "cpu", "levels": 6, "seed": 1, "batch": 5}
+    fitted, alone = (
+        fit_on(one, x_TL, 3, plans=["golden", "iid"], **made) for one in (chained, Checkpoint(tiny_body()))
+    )
+    ready = make_ready(chained.model, CPU)
+
+    def nats(plan, grid):
+        how = make_plan(plan), grid, chained.process.schedule
+        return float(teacher_force(ready, x_TL[:4], *how, step_law=chained.step_law, seed=1).nats_T.mean())
+
+    for path in fitted.paths:
+        assert nats(fitted.plan, path.grid()) == pytest.approx(path.cost, abs=1e-9)
+    chosen_from = {plan: nats(plan, make_grid("rank", 3)) for plan in ("golden", "iid")}
+    assert fitted.record["chosen_from"] == pytest.approx(chosen_from)
+    assert fitted.paths[-1].cost <= chosen_from[fitted.plan] + 1e-9
+    assert abs(fitted.paths[-1].cost - alone.paths[-1].cost) > 0.05
+    assert (fitted.record["step_law"], alone.record["step_law"]) == ("chain", "factorised")
 
 
 def test_its_worth_is_measured_on_the_other_half():

@@ -144,6 +144,14 @@ def score_views(
     Where MDLM takes the likeliest token (`argmax_R`), the law is a point mass on it.
     """
     h_ND = ready.features(z_RL.to(ready.device)).flatten(0, 1)
+    return score_features(ready, h_ND, x_RL, scored_RL, law, step_law, argmax_R, u_RL)
+
+
+def score_features(
+    ready: Ready, h_ND: Tensor, x_RL: Tensor, scored_RL: Tensor, law: Law, step_law: StepLaw | None = None,
+    argmax_R: Tensor | None = None, u_RL: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The same of features that are at hand, of N = R L positions."""
     flat_M = scored_RL.flatten().nonzero()[:, 0]
     at_M, token_M = flat_M.to(h_ND.device), x_RL.flatten()[flat_M]
     rank_M = None if u_RL is None else u_RL.flatten()[flat_M]

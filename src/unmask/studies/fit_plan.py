@@ -6,7 +6,8 @@ is then fitted.
 Positions are ranked by u and cut into M levels of equal share. A step from level a to level b costs the mean of
 -log p(x_i | levels below a) summed over the levels a .. b-1; it does not depend on the other steps, so the N-step NELBO
 of a grid is the length of a path with N edges from level 0 to level M. One forward for each start a prices every b,
-and a small dynamic programme finds the best path, for all numbers of steps up to N at once.
+and a small dynamic programme finds the best path, for all numbers of steps up to N at once. A chain's head runs once
+for every pair (a, b).
 
 The grid is fitted on the first half of the texts; the second half, which it has not seen, says what it is worth, with
 the errors of real text everywhere: those of documents.
@@ -25,7 +26,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core import provenance
@@ -35,32 +35,21 @@ from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import stream
 from unmask.core.verbs import verb
 from unmask.data.shards import INDEX
-from unmask.inference.categorical import Law
 from unmask.inference.ready import Precision, Ready, make_ready, usual_batch
+from unmask.inference.step_law import StepLaw
 from unmask.metrics.score import Ratio, Score, difference
 from unmask.metrics.texts import Texts, clusters, held_out, prepared
 from unmask.models.denoiser import check_denoiser
 from unmask.plans.grids import Grid, assign_steps, make_grid
 from unmask.plans.laws import Turning
 from unmask.plans.plan import USUAL, LeftToRight, Locked, Plan, make_plan
-from unmask.processes.masked import mask_of
 from unmask.processes.schedule import Schedule
-from unmask.sampling.teacher_forcing import Advance, Forced, score_views, teacher_force
+from unmask.sampling.teacher_forcing import Advance, Forced, teacher_force
+from unmask.studies.step_costs import Edges, forward_only, shortest_paths, step_costs
 
 RIVALS = ("rank", "cosine")  # what a fitted grid is compared with
 LEAST_TEXTS = 4  # two on either side, for a standard error
 Progress = Callable[[int, int], None]  # views done, of how many
-
-
-@dataclass(frozen=True)
-class Edges:
-    """A grid as the levels its steps end at, 0 = e_0 < e_1 < ... < e_N = M, and its cost."""
-
-    edges: tuple[int, ...]
-    cost: float
-
-    def grid(self) -> Grid:
-        return Grid("fitted", tuple(1 - edge / self.edges[-1] for edge in self.edges), by="rank")
 
 
 @dataclass(frozen=True)
@@ -217,7 +206,8 @@ def fit_on(
             raise UserError(f"{T} texts for {ranks.world} processes: give each at least two, or take fewer processes")
         body = make_ready(model, ranks.device, precision)
         rows = batch or usual_batch(model, ranks.device)
-        fits = [_Fit(body, one, checkpoint.process.schedule, texts_TL, steps, seed, rows, ranks) for one in candidates]
+        own, schedule = checkpoint.step_law, checkpoint.process.schedule
+        fits = [_Fit(body, own, one, schedule, texts_TL, steps, seed, rows, ranks) for one in candidates]
         tried = len(fits) * (len(fits) > 1)
         views = half * (levels + steps * tried) + (T - half) * steps * (1 + len(RIVALS))
         advance = _counted(progress, ranks.world, views)
@@ -234,7 +224,14 @@ def fit_on(
     digest, many = hashlib.sha256(texts_TL.numpy().tobytes()).hexdigest(), len(cluster_T.unique())
     about = {"fitted_on": half, "measured_on": T - half, "clusters": many, "length": L, "sha256": digest}
     chosen_from = {one.name: value for one, value in zip(candidates, nats, strict=False)}
-    how = {"plan": plan.name, "levels": levels, "seed": seed, "forwards": forwards, "precision": body.precision}
+    how = {
+        "plan": plan.name,
+        "step_law": own.name,
+        "levels": levels,
+        "seed": seed,
+        "forwards": forwards,
+        "precision": body.precision,
+    }
     record = provenance.record(
         ranks.device, model=checkpoint.provenance, texts={**about, **(facts or {})}, chosen_from=chosen_from, **how
     )
@@ -290,6 +287,7 @@ class _Fit:
     """What stays the same between the two halves."""
 
     body: Ready
+    step_law: StepLaw
     plan: Locked | LeftToRight
     schedule: Schedule
     texts_TL: Tensor
@@ -310,11 +308,11 @@ class _Fit:
         u_TL = self.plan.u(blank_TL, self.steps, [stream(self.seed, "reveal", i) for i in share])
         cells = self.plan.cells(self.steps) if isinstance(self.plan, Locked) else 1
         level_TL = assign_steps(u_TL, blank_TL, make_grid("rank", levels), self.schedule, cells)
-        nll_AM = view_costs(self.body, x_TL, level_TL, levels, rows=self.rows, advance=advance)
-        nll_AM = torch.tensor(self.ranks.gather(nll_AM.tolist()), dtype=torch.float64).sum(0)
-        if not bool(nll_AM.isfinite().all()):
+        nll_AB = step_costs(self.body, x_TL, level_TL, levels, self.step_law, u_TL, rows=self.rows, advance=advance)
+        nll_AB = torch.tensor(self.ranks.gather(nll_AB.tolist()), dtype=torch.float64).sum(0)
+        if not bool(nll_AB.isfinite().all()):
             raise UserError("the model gives a held-out token no probability (or none at all): its grid has no NELBO")
-        return step_costs(nll_AM / (len(texts) * x_TL.shape[1]))
+        return forward_only(nll_AB / (len(texts) * x_TL.shape[1]))
 
     def compare(
         self, fitted: Grid, texts: range, cluster_T: Tensor, advance: Advance | None, first: _Fit | None = None
@@ -333,7 +331,7 @@ class _Fit:
         share = self.mine(texts)
         part = teacher_force(
             self.body, self.texts_TL[share], self.plan, grid, self.schedule,
-            seed=self.seed, indices=share, rows=self.rows, advance=advance,
+            step_law=self.step_law, seed=self.seed, indices=share, rows=self.rows, advance=advance,
         )  # fmt: skip
         log_q_TL = torch.empty(len(texts), self.texts_TL.shape[1], dtype=torch.float64)
         step_TL = torch.empty(log_q_TL.shape, dtype=torch.int64)
@@ -349,45 +347,3 @@ class _Fit:
         nelbo = Score.of(mine, "nats/token", {}, seed=self.seed)
         less = difference(fitted, mine, "nats/token", {}, seed=self.seed)
         return Worth(grid, nelbo, less, float(forced.nfe_T.double().mean()), tuple(tokens_S.tolist()))
-
-
-@torch.inference_mode()
-def view_costs(
-    body: Ready, x_TL: Tensor, level_TL: Tensor, levels: int, *, rows: int = 8, advance: Advance | None = None
-) -> Tensor:
-    """nll[a, m]: the sum over texts of -log p of the tokens of level m when the levels below a are visible (m >= a)."""
-    nll_AM = torch.zeros(levels, levels, dtype=torch.float64)
-    for view_R in torch.arange(len(x_TL) * levels).split(rows):
-        text_R, a_R = view_R // levels, view_R % levels
-        x_RL, level_RL, hidden_RL = x_TL[text_R], level_TL[text_R], level_TL[text_R] >= a_R[:, None]
-        z_RL = torch.where(hidden_RL, mask_of(body.states), x_RL)
-        nll_RL = -score_views(body, z_RL, x_RL, hidden_RL, Law())
-        nll_RM = torch.zeros(len(view_R), levels, dtype=torch.float64).scatter_add_(1, level_RL, nll_RL)
-        nll_AM.index_add_(0, a_R, nll_RM)
-        if advance:
-            advance(len(view_R))
-    return nll_AM
-
-
-def step_costs(nll_AM: Tensor) -> Tensor:
-    """cost[a, b] = sum over levels a <= m < b of nll[a, m]; infinite for b <= a, since a step goes forward."""
-    cost_AB = F.pad(nll_AM.triu().cumsum(1), (1, 0))
-    backward_AB = torch.ones_like(cost_AB, dtype=torch.bool).tril()
-    return cost_AB.masked_fill(backward_AB, torch.inf)
-
-
-def shortest_paths(cost_AB: Tensor, steps: int) -> list[Edges]:
-    """The cheapest path from level 0 to level M with n edges, for n = 1 .. steps.
-
-    best_n(b) = min over a of best_{n-1}(a) + cost(a, b).
-    """
-    best_B, parents, paths = cost_AB[0], [], []
-    for n in range(1, steps + 1):
-        if n > 1:
-            best_B, parent_B = (best_B[:-1, None] + cost_AB).min(0)
-            parents.append(parent_B.tolist())
-        edges = [cost_AB.shape[0]]
-        for parent in reversed(parents):
-            edges.append(parent[edges[-1]])
-        paths.append(Edges((0, *reversed(edges)), float(best_B[-1])))
-    return paths
