@@ -84,11 +84,11 @@ def fixed_point(slotted: Slotted, uniform_M: Tensor, noise: Noise = "gumbel") ->
 
 def _by_noise(step: Step, key_M: Tensor, noise: Noise) -> Draw:
     """Every position by itself, by its own noise."""
-    run = step.ready.fused(gumbel.draw if noise == "gumbel" else categorical.draw)
-    mask = step.ready.states.mask
-    drawn = [
-        run(step.logits(part), key_M[part.to(key_M.device)], mask, step.law, step.heat(part)) for part in step.parts()
-    ]
+    run, drawn = step.ready.fused(gumbel.draw if noise == "gumbel" else categorical.draw), []
+    for part in step.parts():
+        logits_CV, key_C = step.logits(part), key_M[part.to(key_M.device)]
+        noises = (key_C, gumbel.steps_of(logits_CV.shape[1], key_C.device)) if noise == "gumbel" else (key_C,)
+        drawn.append(run(logits_CV, *noises, step.ready.states.mask, step.law, step.heat(part)))
     return categorical.join(drawn)
 
 

@@ -9,6 +9,8 @@ Shapes: M positions, V states.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -41,22 +43,30 @@ def uniforms_of(uniform_M: Tensor, kind: int) -> Tensor:
     return (_down(_mixed(_mixed(keys_of(uniform_M) + kind + 1)), 11).double() + 0.5) * 2.0**-53
 
 
-def gumbel(key_M: Tensor, states: int) -> Tensor:
+@lru_cache
+@torch.inference_mode(False)
+def steps_of(states: int, device: torch.device | None = None) -> Tensor:
+    """What each state adds to a key. Made outside of what is compiled: the compiler would make it of 32-bit indices."""
+    return torch.arange(1, states + 1, device=device) * _STEP
+
+
+def gumbel(key_M: Tensor, step_V: Tensor) -> Tensor:
     """Standard Gumbel noise of every state at every position, (M, V) float64."""
-    state_V = torch.arange(1, states + 1, device=key_M.device)
-    bits_MV = _mixed(key_M[:, None] + state_V * _STEP)
+    bits_MV = _mixed(key_M[:, None] + step_V)
     uniform_MV = _down(bits_MV, 11).double().add_(0.5).mul_(2.0**-53)
     return uniform_MV.log_().neg_().log_().neg_()
 
 
-def pick(shaped_MV: Tensor, key_M: Tensor) -> Draw:
+def pick(shaped_MV: Tensor, key_M: Tensor, step_V: Tensor) -> Draw:
     """One state a position, of log-weights."""
-    noise_MV = gumbel(key_M.to(shaped_MV.device), shaped_MV.shape[1])
+    noise_MV = gumbel(key_M.to(shaped_MV.device), step_V)
     token_M = (shaped_MV + noise_MV.to(shaped_MV.dtype)).argmax(-1)
     log_q_M = shaped_MV.gather(1, token_M[:, None])[:, 0] - shaped_MV.logsumexp(-1)
     return Draw(token_M, log_q_M, shaped_MV.dtype)
 
 
-def draw(logits_MV: Tensor, key_M: Tensor, mask_id: int | None, law: Law, heat_M: Tensor | None = None) -> Draw:
+def draw(
+    logits_MV: Tensor, key_M: Tensor, step_V: Tensor, mask_id: int | None, law: Law, heat_M: Tensor | None = None
+) -> Draw:
     """One token a position from the law that logits are shaped into."""
-    return pick(shape_logits(logits_MV, mask_id, law, heat_M), key_M)
+    return pick(shape_logits(logits_MV, mask_id, law, heat_M), key_M, step_V)
