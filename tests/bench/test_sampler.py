@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import torch
 
+from unmask.bench import plain_uniform
 from unmask.bench.distill import distill
 from unmask.bench.sampler import sampler
 from unmask.checkpoint.io import Checkpoint, save
@@ -11,6 +13,8 @@ from unmask.cli.main import run
 from unmask.cli.parser import options_of
 from unmask.core.errors import UserError
 from unmask.models.dit.network import PRESETS, DiT
+from unmask.processes import States, Uniform
+from unmask.processes.schedule import LogLinear
 
 
 def test_what_cannot_be_timed_is_refused_in_one_line(tmp_path):
@@ -35,6 +39,24 @@ def test_the_bench_runs_in_miniature(capsys):
         assert ratio["over_body"] == pytest.approx(mine / lines["body alone", None])
         for name in ("plain, our body", "plain, eager body"):
             assert ratio[f"faster than {name}"] == pytest.approx(lines[name, None] / mine)
+
+
+def test_duos_sampler_too(capsys):
+    """With the plain algorithm's law equal to ours, and a plan of the process."""
+    words = "sampler --process uniform --preset tiny --steps 2 --batch 2 --repeats 1 --device cpu --json"
+    run(["bench", *words.split()])
+    said = json.loads(capsys.readouterr().out)
+    assert (said["record"]["process"], said["record"]["plan"]) == ("uniform", "ancestral")
+    assert {"faster than plain, our body", "faster than plain, eager body"} <= said["ratios"][0].keys()
+    logits = torch.randn(2, 3, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    z = torch.randint(9, (2, 3), generator=torch.Generator().manual_seed(1))
+    times = (torch.tensor(time, dtype=torch.float64) for time in (0.45, 0.5))
+    ours = Uniform(LogLinear(0.0)).posterior(logits.flatten(0, 1).log_softmax(-1), z.flatten(), *times, States(9, None))
+    plain = plain_uniform.posterior(logits, z, 0.5, 0.55).flatten(0, 1)
+    torch.testing.assert_close(plain, ours.exp(), rtol=1e-10, atol=1e-12)
+    drawn = plain_uniform.race(plain.expand(4000, -1, -1), lambda *shape: torch.rand(*shape[:1], dtype=shape[1]))
+    share = torch.nn.functional.one_hot(drawn, 9).double().mean(0)
+    assert float((share - plain).abs().max()) < 5 * (0.25 / 4000) ** 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """`unmask bench sampler`: our sampler against the plain published one, same model, same run, per forward.
 
-The plain one computes full logits, the carry-over rule and a float64 Gumbel race over all positions; it is timed with
-the body as published (eager, autocast) and with the very body ours uses. "Body alone" is the floor of any sampler that
-runs one forward a step. "A call of sample" has all that a user waits for in it, the decoding of texts too, once the
-model is ready.
+The plain one computes full logits, the carry-over rule (Duo's: the posterior) and a float64 Gumbel race over all
+positions; it is timed with the body as published (eager, autocast) and with the very body ours uses. "Body alone" is
+the floor of any sampler that runs one forward a step. "A call of sample" has all that a user waits for in it, the
+decoding of texts too, once the model is ready.
 
 Shapes: B sequences, L positions, V states.
 """
@@ -13,11 +13,12 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from unmask.bench import plain_uniform
 from unmask.bench.timing import Columns, Preset, Row, Timing, gib, measure, random_model, rate_of, show
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core import provenance
@@ -28,11 +29,15 @@ from unmask.inference.ready import Ready, make_ready
 from unmask.models.denoiser import Denoiser, check_denoiser, states_of
 from unmask.models.dit.published import GPT2_STATES
 from unmask.models.family import config_to_json, family_of
+from unmask.plans.every import EveryPosition, any_plan, plan_of
 from unmask.plans.grids import make_grid
-from unmask.plans.plan import USUAL
+from unmask.plans.plan import USUAL, Plan
+from unmask.processes import Uniform
 from unmask.sampling.ancestral import ancestral
 from unmask.sampling.sample import start_run
 from unmask.sampling.verbs import sample
+
+HALF, STEP = 0.5, 0.05  # the time of the plain step, and how far it goes
 
 
 def sampler(
@@ -41,8 +46,9 @@ def sampler(
     model: str | None = None,
     steps: list[int] = [8, 32],  # noqa: B006  read only
     batch: int | None = None,
-    plan: str = USUAL,
-    grid: str = "rank",
+    process: Literal["masked", "uniform"] | None = None,
+    plan: str | None = None,
+    grid: str | None = None,
     device: str = "auto",
     compile: bool | None = None,
     repeats: int = 5,
@@ -55,8 +61,9 @@ def sampler(
         model: a checkpoint to time instead
         steps: numbers of steps for ours
         batch: sequences at a time; by default 32 on a GPU, 8 elsewhere
-        plan: our plan
-        grid: our grid
+        process: of a model of random weights: masked as MDLM, or uniform as Duo (default: masked)
+        plan: our plan (default: the process's)
+        grid: our grid (default: rank, or uniform for the process uniform)
         device: where to run: auto, cpu, cuda or mps
         compile: compile the body, by default on a GPU only
         repeats: timed repeats of each row, the median counts
@@ -67,23 +74,27 @@ def sampler(
         raise UserError("steps, batch and repeats must be at least 1")
     if model and preset:
         raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
-    cuda = place.type == "cuda"
-    checkpoint = load(model) if model else Checkpoint(random_model(preset or "pocket"))
+    if model and process:
+        raise UserError(f"--model {model} brings its own process: leave out --process, or --model")
+    cuda, timed = place.type == "cuda", process == "uniform"
+    checkpoint = load(model) if model else _random(preset or "pocket", timed)
     if checkpoint.tokenizer is None and checkpoint.model.vocab_size == GPT2_STATES:
         checkpoint = replace(checkpoint, tokenizer=Tokenizer.load("gpt2"))
     check_denoiser(checkpoint.model)
     B = batch or (32 if cuda else 8)
     with torch.inference_mode():
         body = make_ready(checkpoint.model, place, "auto", cuda if compile is None else compile)
-        grids = [make_grid(grid, N) for N in steps]
-        lines = _measure(checkpoint, body, B, plan, grids, repeats)
+        chosen = plan_of(checkpoint.process, None if plan is None else any_plan(plan), USUAL)
+        usual = "uniform" if isinstance(chosen, EveryPosition) else "rank"
+        grids = [make_grid(grid or usual, N) for N in steps]
+        lines = _measure(checkpoint, body, B, chosen, grids, repeats)
     result: Row = {
         "lines": lines,
         "ratios": _ratios(lines),
         "matmul_tflops": rate_of(place) / 1e12,
         "model": config_to_json(checkpoint.model),
         "batch": B,
-        "record": provenance.record(place, plan=plan, grid=grid),
+        "record": provenance.record(place, process=checkpoint.process.name, plan=chosen.name, grid=grids[0].name),
     }
     columns: Columns = {
         "": lambda row: row["name"],
@@ -98,6 +109,10 @@ def sampler(
     return result
 
 
+def _random(preset: Preset, timed: bool) -> Checkpoint:
+    return Checkpoint(random_model(preset, time=True), Uniform()) if timed else Checkpoint(random_model(preset))
+
+
 class _Published:
     """The body and head as published: eager, under bf16 autocast on a GPU."""
 
@@ -105,24 +120,26 @@ class _Published:
         self.model = copy.deepcopy(model).to(place).eval()
         self.autocast = partial(torch.autocast, place.type, dtype=torch.bfloat16, enabled=place.type == "cuda")
 
-    def features(self, z_BL: Tensor) -> Tensor:
+    def features(self, z_BL: Tensor, *time_B: Tensor) -> Tensor:
         with self.autocast():
-            return self.model.features(z_BL)
+            return self.model.features(z_BL, *time_B)
 
     def logits(self, h_BLD: Tensor) -> Tensor:
         with self.autocast():
             return self.model.logits(h_BLD)
 
 
-def _measure(checkpoint: Checkpoint, body: Ready, B: int, plan: str, grids: list[Any], repeats: int) -> list[Row]:
+def _measure(checkpoint: Checkpoint, body: Ready, B: int, plan: Plan, grids: list[Any], repeats: int) -> list[Row]:
     """One step of the plain sampler is from a half-masked batch: its cost does not depend on the step."""
     model, place = checkpoint.model, body.device
     published = _Published(model, place)  # now: both are in memory for every row
     L, states = model.length, states_of(model)
     body_flops, head_flops = family_of(model).flops(model, L)
-    half_BL = torch.where(
-        torch.rand(B, L, device=place) < 0.5, torch.randint(states.size, (B, L), device=place), int(states.mask or 0)
-    )
+    half_BL = torch.randint(states.size, (B, L), device=place)
+    if states.mask is not None:
+        half_BL = torch.where(torch.rand(B, L, device=place) < 0.5, half_BL, states.mask)
+    time_B = checkpoint.process.condition(torch.full((B,), HALF, dtype=torch.float64))
+    given = (half_BL,) if time_B is None else (half_BL, time_B.to(place))
 
     def row(name: str, timing: Timing, forwards: float = 1, steps: int | None = None, head: bool = True) -> Row:
         flops = B * L * (forwards * body_flops + head * head_flops)
@@ -138,7 +155,7 @@ def _measure(checkpoint: Checkpoint, body: Ready, B: int, plan: str, grids: list
             "peak_gib": timing.peak_gib,
         }
 
-    alone = measure(lambda: body.features(half_BL), place, repeats=max(repeats, 10), warmup=3)
+    alone = measure(lambda: body.features(*given), place, repeats=max(repeats, 10), warmup=3)
     rows = [row("body alone", alone, head=False)]
     for grid in grids:
         run = start_run(checkpoint, body, plan=plan, grid=grid)
@@ -150,20 +167,23 @@ def _measure(checkpoint: Checkpoint, body: Ready, B: int, plan: str, grids: list
         call = partial(sample, checkpoint, B, **how)
         rows.append(row("a call of sample", measure(call, place, repeats=repeats), forwards, grid.steps))
     for name, engine in (("plain, our body", body), ("plain, eager body", published)):
-        rows.append(row(name, measure(partial(_plain, engine, model, half_BL), place, repeats=repeats)))
+        rows.append(row(name, measure(partial(_plain, engine, model, *given), place, repeats=repeats)))
     return rows
 
 
-def _plain(engine: Any, model: Denoiser, half_BL: Tensor) -> Tensor:
+def _plain(engine: Any, model: Denoiser, half_BL: Tensor, *time_B: Tensor) -> Tensor:
     states = states_of(model)
-    assert states.mask is not None
 
     def noise(shape: torch.Size, dtype: torch.dtype) -> Tensor:
         return torch.rand(shape, dtype=dtype, device=half_BL.device)
 
+    if time_B:
+        logits_BLK = engine.logits(engine.features(half_BL, *time_B))[..., : states.size]
+        return plain_uniform.step(logits_BLK, half_BL, 1 - HALF, 1 - HALF + STEP, noise)
+    assert states.mask is not None
     return next(
         ancestral(
-            engine, half_BL, (0.5, 0.45), states=states.size, mask_id=states.mask, temperature=1.0,
+            engine, half_BL, (HALF, HALF - STEP), states=states.size, mask_id=states.mask, temperature=1.0,
             dtype=torch.float64, noise=noise,
         )
     )  # fmt: skip

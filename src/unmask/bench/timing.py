@@ -53,11 +53,11 @@ def rate_of(device: torch.device) -> float:
     return matmul_rate(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
 
 
-def random_model(preset: str) -> DiT:
+def random_model(preset: str, **changes: Any) -> DiT:
     """A model of a preset's shape with random weights, the output layers too (fresh ones are zero)."""
     with torch.random.fork_rng(devices=[]):  # whoever calls keeps their own noise
         torch.manual_seed(0)
-        model = DiT.preset(preset)
+        model = DiT.preset(preset, **changes)
         for weight in model.parameters():
             if weight.ndim > 1 and not bool(weight.any()):
                 nn.init.normal_(weight, std=0.02)

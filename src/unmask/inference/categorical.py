@@ -99,19 +99,28 @@ def draw(logits_MV: Tensor, uniform_M: Tensor, mask_id: int | None, law: Law, he
 
 def pick(shaped_MV: Tensor, uniform_M: Tensor) -> Draw:
     """One state a position, of log-weights: where the cumulative weight first exceeds uniform * total."""
+    weight_MRW, edge_MR = _runs(shaped_MV)
+    total_M = edge_MR[:, -1]
+    state_M, weight_M = _at(weight_MRW, edge_MR, uniform_M.to(total_M.device, total_M.dtype) * total_M)
+    return Draw(state_M, weight_M.log() - total_M.log(), weight_MRW.dtype)
+
+
+def _runs(shaped_MV: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights in runs of states, (M, R, W), and the cumulative weight at the end of each run, (M, R)."""
     weight_MV = (shaped_MV - shaped_MV.amax(-1, keepdim=True)).exp()
     weight_MRW = F.pad(weight_MV, (0, -weight_MV.shape[-1] % _RUN)).unflatten(-1, (-1, _RUN))
-    edge_MR = weight_MRW.sum(-1).cumsum(-1)
-    total_M = edge_MR[:, -1]
-    target_M = uniform_M.to(total_M.device, total_M.dtype) * total_M
+    return weight_MRW, weight_MRW.sum(-1).cumsum(-1)
+
+
+def _at(weight_MRW: Tensor, edge_MR: Tensor, target_M: Tensor) -> tuple[Tensor, Tensor]:
+    """The state whose cumulative weight first exceeds a target, and its weight."""
     run_M = _first_above(edge_MR, target_M)
     weight_MW = weight_MRW.gather(1, run_M[:, None, None].expand(-1, 1, _RUN))[:, 0]
     before_M = F.pad(edge_MR, (1, 0)).gather(1, run_M[:, None])[:, 0]
     state_M = _first_above(before_M[:, None] + weight_MW.cumsum(-1), target_M)
     # the runs' sums and the sum within a run may round apart: never past the last state that has weight
     state_M = state_M.minimum(_RUN - 1 - (weight_MW > 0).flip(-1).int().argmax(-1))
-    log_q_M = weight_MW.gather(-1, state_M[:, None])[:, 0].log() - total_M.log()
-    return Draw(run_M * _RUN + state_M, log_q_M, weight_MV.dtype)
+    return run_M * _RUN + state_M, weight_MW.gather(-1, state_M[:, None])[:, 0]
 
 
 def draw_mixture(
@@ -122,26 +131,25 @@ def draw_mixture(
 
     One uniform number decides for a part, and what is left of it for a state of that part.
     """
-    shaped_MV = shape_logits(logits_MV, mask_id, law, heat_M)
-    K, fresh, token, uniform, own, least = numbers_6.to(shaped_MV)
-    z_M, u_M = z_M.to(shaped_MV.device), uniform_M.to(shaped_MV)
-    total_M = shaped_MV.logsumexp(-1)
+    weight_MRW, edge_MR = _runs(shape_logits(logits_MV, mask_id, law, heat_M))
+    K, fresh, token, uniform, own, least = numbers_6.to(edge_MR)
+    z_M, u_M, total_M = z_M.to(edge_MR.device), uniform_M.to(edge_MR), edge_MR[:, -1]
 
     def p(state_M: Tensor) -> Tensor:
-        return (shaped_MV.gather(1, state_M[:, None])[:, 0] - total_M).exp()
+        return weight_MRW.flatten(1).gather(1, state_M[:, None])[:, 0] / total_M
 
     def even(share_M: Tensor) -> Tensor:
         return (share_M * K).clamp(min=0).minimum(K - 1).nan_to_num().long()
 
     T_M = own * p(z_M) + least
     y_M = (u_M - fresh) * T_M
-    drawn_M = pick(shaped_MV, (y_M / token).clamp(0, 1)).token_M
+    drawn_M, _ = _at(weight_MRW, edge_MR, (y_M / token).clamp(0, 1) * total_M)
     state_M = torch.where(y_M < token + uniform, even((y_M - token) / uniform), z_M)
     state_M = torch.where(y_M < token, drawn_M, state_M)
     state_M = torch.where(u_M < fresh, even(u_M / fresh), state_M)
     stays_M = torch.where(state_M == z_M, 1 - fresh - (token + uniform) / T_M, 0.0)
     q_M = fresh / K + (token * p(state_M) + uniform / K) / T_M + stays_M
-    return Draw(state_M, q_M.log(), shaped_MV.dtype)
+    return Draw(state_M, q_M.log(), edge_MR.dtype)
 
 
 def _first_above(edge_MN: Tensor, target_M: Tensor) -> Tensor:
