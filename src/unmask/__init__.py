@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.objectives.distil.dcd import DCD as DCD
     from unmask.objectives.distil.mcd import MCD as MCD
     from unmask.objectives.distil.sdtt import SDTT as SDTT
+    from unmask.objectives.duo import Duo as Duo
+    from unmask.objectives.duo import SoftStart as SoftStart
     from unmask.objectives.elbo import MDLM as MDLM
     from unmask.objectives.registry import register_objective as register_objective
     from unmask.plans.plan import register_plan as register_plan
@@ -74,6 +76,8 @@ _HOMES = {
     "Factorised": "inference.step_law",
     "Chain": "inference.chain",
     "MDLM": "objectives.elbo",
+    "Duo": "objectives.duo",
+    "SoftStart": "objectives.duo",
     "AR": "objectives.ar",
     "DCD": "objectives.distil.dcd",
     "MCD": "objectives.distil.mcd",

@@ -35,7 +35,8 @@ def _print_table(table: dict[str, Any]) -> None:
 
     from unmask.core.show import table as shown
 
-    title = "{samples} samples in {steps} steps on the plan {plan}; ± is a standard error".format(**table)
+    plan = f" on the plan {table['plan']}" if "plan" in table else ""
+    title = f"{table['samples']} samples in {table['steps']} steps{plan}; ± is a standard error"
     if judge := table["judge"]:
         title += f"; judge {judge['name']}"
     names = ["model", "delta", "tau", "NFE", *(["Gen PPL"] if judge else []), "entropy", "ELBO/token"]

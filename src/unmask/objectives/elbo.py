@@ -81,11 +81,13 @@ class MDLM(Fusible):
         return LossOutput(loss_BL, weight_BL, to_device(region_BL, loss_BL.device))
 
     def nats_of(
-        self, student: Denoiser, x0_BL: Tensor, view: View, t_B: Tensor, share_B: Tensor | None = None
-    ) -> Tensor:
+        self, student: Denoiser, x0_BL: Tensor, view: View, t_B: Tensor, share_B: Tensor | None = None,
+        read_BLD: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """The weighted loss at every position of a view, (B, L): a text's sum is its term of the NELBO.
 
         `share_B`: what each text's loss will be multiplied by on its way into the total; None: the same.
+        `read_BLD`: what the network reads in place of the view's tokens, as its `embed` gives it.
         """
         device, scored_N = x0_BL.device, flat(view.scored_BL)
         row_N = scored_N // x0_BL.shape[1]
@@ -94,7 +96,8 @@ class MDLM(Fusible):
         score = self._score(view, x0_BL.flatten()[chosen_N], view.z_BL.flatten()[chosen_N], t_B, row_N)
         total_B = view.weight_B if share_B is None else view.weight_B * share_B
         weight_N, time_B = to_device(total_B[row_N].float(), device), condition(self.process, t_B, device)
-        nll_BL = loss_at(student, view.z_BL, chosen_N, sizes, score, weight_N, time_B)
+        seen = view.z_BL if read_BLD is None else read_BLD
+        nll_BL = loss_at(student, seen, chosen_N, sizes, score, weight_N, time_B)
         return to_device(view.weight_B.to(nll_BL.dtype)[:, None], device) * nll_BL
 
     def _score(self, view: View, x0_N: Tensor, z_N: Tensor, t_B: Tensor, row_N: Tensor) -> Score:

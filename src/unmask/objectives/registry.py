@@ -17,9 +17,10 @@ from unmask.objectives.distil.cd4lm import CD4LM
 from unmask.objectives.distil.dcd import DCD
 from unmask.objectives.distil.mcd import MCD
 from unmask.objectives.distil.sdtt import SDTT
+from unmask.objectives.duo import Duo
 from unmask.objectives.elbo import MDLM
 
-OBJECTIVES: dict[str, type[Any]] = {"mdlm": MDLM, "ar": AR, "chain": Chaining}
+OBJECTIVES: dict[str, type[Any]] = {"mdlm": MDLM, "duo": Duo, "ar": AR, "chain": Chaining}
 METHODS: dict[str, type[Any]] = {"mcd": MCD, "sdtt": SDTT, "cd4lm": CD4LM, "dcd": DCD, "elbo": MDLM}
 
 

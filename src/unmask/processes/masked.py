@@ -32,7 +32,8 @@ def stay_masked(gamma_s: Tensor, gamma_t: Tensor) -> Tensor:
 
 def mask_of(states: States) -> int:
     if states.mask is None:
-        raise UserError("the masked process needs a model with a mask state, and this one has none (a causal one, say)")
+        raise UserError("the masked process needs a model with a mask state, and this one has none (it is causal, or "
+                        "uniform, say)")  # fmt: skip
     return states.mask
 
 

@@ -145,6 +145,9 @@ def fit_plan(
         if target is not None:
             ranks.on_first(lambda: _check_target(target, overwrite))
         checkpoint = model if isinstance(model, Checkpoint) else load(model)
+        if not checkpoint.process.by_plan:
+            raise UserError(f"the process {checkpoint.process.name} draws every position at every step: it has no plan "
+                            "to fit")  # fmt: skip
         folders = [data] if isinstance(data, (str, Path)) else list(data)
         read = _held_out(checkpoint, str(model), folders, texts, split, wrap)
         facts = {"data": list(map(str, folders)), "split": read.record["split"], "wrap": wrap}

@@ -26,6 +26,7 @@ from unmask.models.denoiser import is_causal
 from unmask.models.family import as_student, changed_preset, family_named
 from unmask.models.lora import Lora, with_adapter
 from unmask.objectives.chain import Chaining
+from unmask.objectives.duo import SoftStart
 from unmask.objectives.registry import objective_named
 from unmask.plans.plan import USUAL
 from unmask.processes import Process, process_named
@@ -61,6 +62,7 @@ def train(
     cond: int | None = None,
     dropout: float | None = None,
     set_: Mapping[str, int | float | bool | str] | None = None,
+    soft: SoftStart,
     adapter: Lora,
     trainer: Trainer,
 ) -> Checkpoint:
@@ -72,9 +74,9 @@ def train(
         data: folders made by `unmask prepare`; or one .jsonl of prompts and answers, to fine-tune a model on
         weights: how often each of them is read relative to the others (default: every block equally often)
         wrap: sequences as MDLM makes them: BOS, length - 2 tokens, EOS
-        objective: mdlm is the ELBO of masked diffusion, ar is next-token prediction with a causal model; or one that a
-            plug-in registers
-        process: how text is corrupted (default: that of --from, else masked)
+        objective: mdlm is the ELBO of the process, duo that of the uniform process with Duo's curriculum, ar is
+            next-token prediction with a causal model; or one that a plug-in registers
+        process: how text is corrupted: masked or uniform (default: that of --from, else the objective's, else masked)
         schedule: how fast it is corrupted (default: that of --from, else log_linear)
         plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated, stride,
             comb or rotation
@@ -98,6 +100,10 @@ def train(
     own_steps = None if objective == "chain" else plan_steps
     _check_settings(objective, process=None if objective == "chain" else process, schedule=schedule, plan=own_plan,
                     plan_steps=own_steps, exact_counts=exact_counts or None)  # fmt: skip
+    if objective != "duo" and soft != SoftStart():
+        raise UserError("the settings soft_... are those of the objective duo: leave them out, or add --objective duo")
+    if soft.soft_steps is None:
+        soft = dataclasses.replace(soft, soft_steps=trainer.steps // 2)
     corpora = _opened(data)
     shape: dict[str, Any] = {"hidden": hidden, "blocks": blocks, "heads": heads, "cond": cond, "dropout": dropout}
     if objective == "chain":
@@ -118,14 +124,14 @@ def train(
             raise UserError("an adapter is for a model that is trained already: give it with --from")
         if not corpora:
             raise UserError(f"{data} holds prompts and answers, to fine-tune a model on: give it with --from")
-        noise, start, tokenizer = process_named(process or "masked"), None, None
+        noise, start, tokenizer = process_named(process or _usual_process(objective)), None, None
         shape |= {"length": length, "causal": True if objective == "ar" else None, **(set_ or {})}
         model = _fresh(family or "dit", preset, corpora, trainer.seed, shape, noise)
     length = model.length if length is None else length
     loader = _loader(data, corpora, tokenizer, length, weights, wrap, trainer.seed)
     if process is not None or schedule is not None:
         noise = process_named(process or noise.name, schedule_named(schedule) if schedule else noise.schedule)
-    loss = _objective(objective, process=noise, plan=plan, plan_steps=plan_steps, exact_counts=exact_counts)
+    loss = _objective(objective, process=noise, plan=plan, plan_steps=plan_steps, exact_counts=exact_counts, soft=soft)
     return trainer.fit(model, loss, loader, facts={"from": start})
 
 
@@ -261,6 +267,13 @@ def _check_settings(objective: str, **given: object) -> None:
     for name, value in given.items():
         if value is not None and (name if name != "schedule" else "process") not in takes:
             raise UserError(f"{name} is no setting of the objective {objective}: leave it out")
+
+
+def _usual_process(objective: str) -> str:
+    """The name of the process that an objective takes by itself."""
+    own = next((field for field in dataclasses.fields(objective_named(objective)) if field.name == "process"), None)
+    made = own.default_factory() if own and own.default_factory is not dataclasses.MISSING else None
+    return getattr(made, "name", "masked")
 
 
 def _objective(name: str, **given: Any) -> Any:

@@ -144,7 +144,8 @@ class DiT(Configured):
                 mode="sum",
             )
             return flat.unflatten(0, z.shape[:2])
-        return z @ self.embedding.weight if z.is_floating_point() else self.embedding(z)
+        weight = self.embedding.weight  # under autocast too the stream of features begins in its type
+        return (z.to(weight.dtype) @ weight).to(weight.dtype) if z.is_floating_point() else self.embedding(z)
 
     def features(self, z: Tensor, time: Tensor | None = None) -> Tensor:
         """The body: token ids z_BL, or what `embed` made of them, -> h_BLD. With `time` the head's norm, which hangs on
@@ -168,4 +169,4 @@ class DiT(Configured):
 
     def forward(self, z: Tensor, time: Tensor | None = None) -> Tensor:
         """logits_BLV of z_BL."""
-        return self.logits(self.features(z, time))
+        return self.logits(self.features(z) if time is None else self.features(z, time))

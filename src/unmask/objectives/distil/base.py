@@ -151,11 +151,15 @@ def condition(process: Process, t_B: Tensor, device: torch.device) -> Tensor | N
 
 
 def loss_at(
-    student: Denoiser, z_BL: Tensor, chosen_N: Tensor, sizes: Sequence[int], score: Score,
+    student: Denoiser, seen: Tensor, chosen_N: Tensor, sizes: Sequence[int], score: Score,
     weight_N: Tensor | None = None, time_B: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The student's loss at chosen positions of a view, spread back over it: (B, L), 0 elsewhere. See head_loss."""
-    h_BLD = student.features(z_BL) if time_B is None else student.features(z_BL, time=time_B)  # type: ignore[call-arg]
+    """The student's loss at chosen positions of a view, spread back over it: (B, L), 0 elsewhere. See head_loss.
+
+    `seen`: the view's tokens z_BL, or what the student's `embed` gives in their place, (B, L, D).
+    """
+    h_BLD = student.features(seen) if time_B is None else student.features(seen, time=time_B)  # type: ignore[call-arg]
     h_ND = h_BLD.flatten(0, 1).index_select(0, chosen_N)
     loss_N = head_loss(student, h_ND, sizes, score, weight_N)
-    return loss_N.new_zeros(z_BL.numel()).index_put((chosen_N,), loss_N).view_as(z_BL)
+    B, L = seen.shape[:2]
+    return loss_N.new_zeros(B * L).index_put((chosen_N,), loss_N).view(B, L)
