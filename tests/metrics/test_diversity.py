@@ -137,10 +137,10 @@ def test_a_parrot_passes_entropy_and_is_caught_by_the_pool(real):
     ours, theirs = unigram_entropy(honest.rows).mean(), unigram_entropy(birds.rows).mean()
     assert abs(float(ours - theirs)) < 0.1
     good, bad = (scores(texts, unseen) for texts in (honest, birds))
-    assert score.suspicions(good, good) == []
+    assert score.suspicions(good, good) == {}
     reasons = score.suspicions(bad, good)
-    assert len(reasons) == 3
-    assert "distinct" in reasons[0]
+    assert list(reasons) == ["distinct_4", "coverage_4", "self_bleu"]
+    assert "distinct" in reasons["distinct_4"]
     assert bad["self_bleu"].value == pytest.approx(1)
     assert bad["repeated_4"].value == pytest.approx(good["repeated_4"].value, abs=0.02)  # each text by itself is fine
     assert bad["information_gap_1"].value > good["information_gap_1"].value

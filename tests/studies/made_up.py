@@ -35,7 +35,7 @@ def made_cell(
     ppl, mean = Ratio.of(nll_N, torch.full((N,), 250), exponential=True), Ratio.mean(entropy_N)
     own_N = 250 * entropy_N if plan else torch.full((N,), 2.8).double()
     bytes_N = torch.full((N,), 1000)
-    looks = ("only 6.2% of its 4-grams are distinct, real text's 97.0%: texts repeat each other",)
+    looks = {"distinct_4": "only 6.2% of its 4-grams are distinct, real text's 97.0%: texts repeat each other"}
     shares = {"distinct_4": 0.96, "self_bleu": 0.21, "coverage_4": 0.11, "repeated_4": 0.01, "information_gap_1": -0.02}
     extra = {key: (Ratio.mean(value + 0.01 * noise_2N[0]), "share") for key, value in shares.items()}
     extra |= {"judge_nll": (Ratio.of(nll_N, bytes_N), "nats/byte")}
@@ -48,7 +48,7 @@ def made_cell(
     return Cell(
         model, plan, steps, temperature, N, nfe, nfe and 0.02 * N * nfe**0.9, 256 * N, scores,
         {name: ratio for name, (ratio, _) in every.items()}, (PROSE * 3, PROSE),
-        looks if model == "parrot" else (),
+        looks if model == "parrot" else {},
     )  # fmt: skip
 
 

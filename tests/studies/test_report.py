@@ -213,6 +213,18 @@ def test_texts_that_look_wrong_are_not_credited(tmp_path: Path) -> None:
     assert "not credited: its texts look wrong" in said
 
 
+def test_a_fault_that_the_teacher_has_too_is_not_the_students() -> None:
+    """Held-out text of another kind makes every model look as if it knew little of the language."""
+    results, little = made_up(), {"coverage_4": "it knows little of the language"}
+
+    def with_faults(*models: str) -> Results:
+        cells = [dataclasses.replace(c, suspicions=little) if c.model in models else c for c in results.cells]
+        return analyse(dataclasses.replace(results, cells=cells), draws=300)
+
+    assert headline(with_faults("student", "teacher")).good
+    assert headline(with_faults("student")).words == "Not credited"
+
+
 def test_a_legend_names_what_is_drawn_and_nothing_else() -> None:
     """A student that ran on one plan only, and a causal model that nobody judged."""
     results = made_up()

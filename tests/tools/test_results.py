@@ -2,8 +2,6 @@
 
 import json
 import math
-import random
-import statistics
 from pathlib import Path
 
 import pytest
@@ -11,11 +9,12 @@ import torch
 import yaml
 from tools.results.__main__ import main, pages
 from tools.results.figure import choosing, nelbo
+from tools.results.frontier import gap, own_entropy, path
 from tools.results.page import fill
 from tools.results.run import jobs_of
 from tools.results.runs import Run, Runs
 from tools.results.slim import matches, slim
-from tools.results.tables import TABLES, log_ratio, one_token_a_step
+from tools.results.tables import TABLES, one_token_a_step
 
 from unmask.cli.main import main as command
 from unmask.core.errors import UserError
@@ -44,13 +43,32 @@ def test_differences_of_likelihood_are_paired_over_texts():
     assert matches([bound("golden", 8, 4.1, hard_n)], seed=0) == []  # nothing in random order to hold it against
 
 
-def test_the_interval_of_a_ratio_is_that_of_two_independent_draws():
-    draw = random.Random(0)
-    ratios = [draw.gauss(math.log(120), 0.03) - draw.gauss(math.log(100), 0.04) for _ in range(20000)]
-    low, high = (statistics.quantiles(ratios, n=40)[at] for at in (0, -1))  # 2.5% and 97.5%
-    one = [math.exp(math.log(120) + z * 0.03) for z in (0, -1.96, 1.96)]
-    other = [math.exp(math.log(100) + z * 0.04) for z in (0, -1.96, 1.96)]
-    assert log_ratio(one, other) == pytest.approx((math.log(1.2), low, high), abs=0.004)
+def test_a_gap_at_equal_own_entropy_from_means_alone():
+    """A path on which R = 0.5 - 0.2 x own entropy: a cell at 0.8 with R = 0.3 is 0.04 below it."""
+
+    def cell(model, heat, own, gap, kept):
+        nats = own + gap
+        said = {
+            "model": model,
+            "plan": "golden",
+            "steps": 8,
+            "temperature": heat,
+            "n": 9,
+            "gen_ppl": [math.exp(4 * nats)],
+        }
+        said["path_gap"] = [gap, gap - 0.003, gap + 0.003]
+        more = {"sampler_entropy": [own, own - 0.01, own + 0.01], "judge_nll": [nats]} if kept else {}
+        return {**said, **more}
+
+    path_cells = [cell("teacher", t, own, 0.5 - 0.2 * own, t == 1) for t, own in ((1.0, 1.0), (0.9, 0.9), (0.7, 0.6))]
+    students = [cell("student", 1.0, 0.8, 0.3, True), cell("hot", 1.0, 1.1, 0.3, True)]
+    run = Run("x", {"cells": [*path_cells, *students]})
+    assert own_entropy(run, path_cells[1]) == pytest.approx(0.9), "from Gen PPL and R, with T = 1's tokens a byte"
+    value, low, high = gap(run, students[0], path(run, "teacher", "golden", 8))
+    assert value == pytest.approx(0.3 - (0.5 - 0.2 * 0.8))
+    assert (high - low) / 2 == pytest.approx(math.hypot(0.003, 0.003, 0.2 * 0.01), rel=1e-6)
+    assert gap(run, students[1], path(run, "teacher", "golden", 8)) is None, "nothing is extrapolated"
+    assert gap(run, students[0], path(run, "teacher", "golden", 8), sign=-1)[0] == pytest.approx(-value)
 
 
 def test_one_token_a_step_is_measured_or_the_limit_of_iid():
@@ -116,11 +134,11 @@ def test_only_marked_parts_of_a_page_change(tmp_path):
 def test_the_committed_pages_are_what_the_committed_files_give(tmp_path):
     """Nobody typed a number: filling the pages again changes nothing, and every table and figure is in use."""
     runs, used = Runs(DOCS / "results"), ""
-    for path in pages(DOCS):
-        used += path.read_text(encoding="utf-8")
-        twin = tmp_path / path.name
-        twin.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
-        assert not fill(twin, runs), path
+    for page in pages(DOCS):
+        used += page.read_text(encoding="utf-8")
+        twin = tmp_path / page.name
+        twin.write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
+        assert not fill(twin, runs), page
     assert all(f"<!-- begin {name} -->" in used for name in TABLES)
     assert nelbo(runs) == (DOCS / "figures" / "nelbo.svg").read_bytes()
     assert choosing(runs) == (DOCS / "figures" / "choosing.svg").read_bytes()

@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tools.results.form import TEACHERS
 from tools.results.runs import Run
-from tools.results.tables import COUNTS, TEACHERS, one_token_a_step, worst
+from tools.results.tables import COUNTS, one_token_a_step, worst
 
 INK, SOFT, RULE, PAPER = "#1d2126", "#5c6470", "#e4e2db", "#fffffe"
 LINES = {  # plan: colour, marker

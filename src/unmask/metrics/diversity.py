@@ -127,8 +127,8 @@ def _pointwise(first_M: Tensor, second_M: Tensor) -> Tensor:
 # --- the verdict ------------------------------------------------------------------------------------------------------
 
 
-def suspicions(pool: Mapping[str, Score], real: Mapping[str, Score]) -> list[str]:
-    """In what a pool is far less diverse than real text of the same size, in words; empty for an honest one.
+def suspicions(pool: Mapping[str, Score], real: Mapping[str, Score]) -> dict[str, str]:
+    """In what a pool is far less diverse than real text of the same size, in words by score; empty for an honest one.
 
     Far: less than half of real text's distinct 4-grams or of its coverage, a self-BLEU more than half of the way from
     real text's to 1, or repeated 4-grams a quarter of that way. Scores by name, those of `real` with other real text
@@ -138,16 +138,17 @@ def suspicions(pool: Mapping[str, Score], real: Mapping[str, Score]) -> list[str
         "distinct_4": "of its 4-grams are distinct, real text's {}: texts repeat each other",
         "coverage_4": "of held-out text's 4-grams are in it, in other real text {}: it knows little of the language",
     }
-    found = []
+    found = {}
     for name, words in reasons.items():
         if name in pool and name in real and pool[name].high < 0.5 * real[name].value:
-            found.append(f"only {pool[name].value:.1%} {words.format(f'{real[name].value:.1%}')}")
+            found[name] = f"only {pool[name].value:.1%} {words.format(f'{real[name].value:.1%}')}"
     mine, theirs = pool["self_bleu"], real["self_bleu"]
     if mine.low > 0.5 * (1 + theirs.value):
-        found.append(f"self-BLEU is {mine.value:.3f}, real text's {theirs.value:.3f}: texts are copies of each other")
+        said = f"self-BLEU is {mine.value:.3f}, real text's {theirs.value:.3f}"
+        found["self_bleu"] = f"{said}: texts are copies of each other"
     if "repeated_4" in pool and "repeated_4" in real:
         mine, theirs = pool["repeated_4"], real["repeated_4"]
         if mine.low > theirs.value + 0.25 * (1 - theirs.value):
             rest = f"of its 4-grams occurred before in the same text, in real text {theirs.value:.1%}"
-            found.append(f"{mine.value:.1%} {rest}: texts repeat themselves")
+            found["repeated_4"] = f"{mine.value:.1%} {rest}: texts repeat themselves"
     return found

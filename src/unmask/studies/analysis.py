@@ -38,7 +38,7 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
         "plan_likelihood": plan_differences(results, seed, draws),
         "one_token_a_step": one_token_a_step(results, seed, draws),
         "wall_clock": wall_clock(results, best),
-        "caught": {cell.name: list(cell.suspicions) for cell in results.cells if cell.suspicions},
+        "caught": {cell.name: list(cell.suspicions.values()) for cell in results.cells if cell.suspicions},
     }
     found["comparisons"] = _comparisons(results, teacher, seed, draws) if teacher else []
     found["headline"] = headline(results, found)
@@ -105,15 +105,17 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
         for cell in _headline_cells(results, plan):
             student, nfe = drawn(cell), float(cell.nfe or 0)
             paths = controls.get(cell.steps or 0, {}).get("temperature", [])
+            where = {"model": cell.model, "plan": plan, "steps": cell.steps, "temperature": cell.temperature}
             found.append({
-                **{"model": cell.model, "plan": plan, "steps": cell.steps, "temperature": cell.temperature, "nfe": nfe},
+                **where,
+                "nfe": nfe,
                 "nats": float(student.nats_D[0]),
                 "entropy": float(student.entropy_D[0]),
                 "speed_up": speed_up(student, nfe, both).to_json(),
                 "gap": asdict(gap_at(student, nfe, both)),
                 "gap_to": {kind: asdict(gap_at(student, nfe, paths)) for kind, paths in by_kind.items()},
                 "alike": {score: beside(cell, paths, score) for score in COMPANY},
-                "suspicions": list(cell.suspicions),
+                "suspicions": _own_faults(cell, results.one(**{**where, "model": teacher})),
             })  # fmt: skip
     return found
 
@@ -136,8 +138,14 @@ def _headline_cells(results: Results, plan: str) -> list[Cell]:
                   key=lambda c: c.steps or 0)  # fmt: skip
 
 
+def _own_faults(cell: Cell, teacher: Cell | None) -> list[str]:
+    """In what a student looks wrong and its teacher, in as many steps, does not."""
+    excused = teacher.suspicions if teacher else {}
+    return [words for score, words in cell.suspicions.items() if score not in excused]
+
+
 def credited(entry: Json) -> bool:
-    """Whether 'x faster' may be said: beyond the interval, of texts that do not look wrong."""
+    """Whether 'x faster' may be said: beyond the interval, of texts that look no more wrong than the teacher's."""
     return bool(entry["speed_up"]["faster"] and not entry["suspicions"])
 
 

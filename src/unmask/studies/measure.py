@@ -44,11 +44,11 @@ class Measure:
         left_out |= set() if self.mauve else {"mauve"}
         names = [name for name in self._metrics if name not in left_out]
         scores, absent = self._scores(texts, names)
-        looks = () if self.real is None or "self_bleu" not in scores else suspicions(scores, self._real_scores)
+        looks = {} if self.real is None or "self_bleu" not in scores else suspicions(scores, self._real_scores)
         record = {"texts": texts.record, **(scores["gen_ppl"].record if "gen_ppl" in scores else {})}
         ratios = {name: one.ratio.rounded() for name, one in scores.items() if one.ratio}
         plain = {name: score.plain() for name, score in scores.items()}
-        return {"scores": plain, "ratios": ratios, "suspicions": tuple(looks), "record": record, "absent": absent}
+        return {"scores": plain, "ratios": ratios, "suspicions": looks, "record": record, "absent": absent}
 
     def _scores(self, texts: Texts, names: list[str] | tuple[str, ...]) -> tuple[dict[str, Score], dict[str, str]]:
         """Scores, and why others cannot be had; those that need a judge or real text are absent without a word."""

@@ -42,7 +42,7 @@ class Cell:
     scores: dict[str, Json]  # name -> value, count, low, high, stderr, unit
     ratios: dict[str, Ratio] = field(default_factory=dict)  # of the scores that have one: an entry a text
     samples: tuple[str, ...] = ()
-    suspicions: tuple[str, ...] = ()
+    suspicions: dict[str, str] = field(default_factory=dict)  # in what it looks wrong, by score
     record: Json = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # scores that these texts cannot have, and why
     top_p: float = 1.0
@@ -70,14 +70,13 @@ class Cell:
 
     def to_json(self) -> Json:
         ratios = {name: _ratio_json(ratio) for name, ratio in self.ratios.items()}
-        return {**vars(self), "ratios": ratios, "samples": list(self.samples), "suspicions": list(self.suspicions)}
+        return {**vars(self), "ratios": ratios, "samples": list(self.samples)}
 
     @classmethod
     def from_json(cls, said: Json) -> Cell:
         real = "source" in (said["record"].get("texts") or {})  # of blocks of held-out text
         ratios = {name: _ratio(ratio, real) for name, ratio in said["ratios"].items()}
-        several = {name: tuple(said[name]) for name in ("samples", "suspicions")}
-        return cls(**{**said, "ratios": ratios, **several})
+        return cls(**{**said, "ratios": ratios, "samples": tuple(said["samples"])})
 
 
 def _ratio(said: Json, real: bool) -> Ratio:

@@ -302,7 +302,7 @@ def diversity(results: Results) -> Table:
     for cell in chosen:
         where = f"{cell.plan}, {cell.steps} steps" if cell.steps else f"T = {cell.temperature:g}" if cell.plan else ""
         values = [_score(cell, name) for name in columns]
-        rows.append([f"{cell.model}\n{where}".strip(), *values, "; ".join(cell.suspicions) or "–"])
+        rows.append([f"{cell.model}\n{where}".strip(), *values, "; ".join(cell.suspicions.values()) or "–"])
     head = ["", *columns.values(), "what looks wrong"]
     note = (
         "Over the whole pool of texts, beside real text of the same size. MI is mutual information, less that of "

@@ -234,7 +234,7 @@ def _diversity(results: Results) -> list[str]:
             steps = f", {wrong[0].steps} steps" if wrong[0].steps else ""
             first = f"first in ({wrong[0].plan}{steps}, T = {wrong[0].temperature:g})" if wrong[0].plan else ""
             where = f" in {len(wrong)} of {len(cells)} cells, {first}" if first else ""
-            said.append(f"{name} looks wrong across samples{where}: {'; '.join(wrong[0].suspicions)}.")
+            said.append(f"{name} looks wrong across samples{where}: {'; '.join(wrong[0].suspicions.values())}.")
     return said
 
 

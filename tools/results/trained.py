@@ -1,0 +1,178 @@
+"""The tables of docs/ about models that were trained, and about samples: each made from committed runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+from tools.results.form import JUDGES, NOTHING, PLANS, TEACHERS, Runs, Table, half, less, ppl, signed
+from tools.results.frontier import gap, own_entropy, path
+from tools.results.runs import Run
+
+UNPAIRED = "Intervals are unpaired: what single texts gave was not kept."
+
+
+def few_steps(runs: Runs) -> Table:
+    """Samples in few steps against one token a step, at its own entropy."""
+    rows = []
+    for teacher, (_, name) in TEACHERS.items():
+        judged = [runs[f"{name}-{judge}"] for judge in JUDGES]
+        length = judged[0].said["settings"]["length"]
+        for plan in ("iid", "golden"):
+            for steps in (8, 16):
+                one, yard = (judged[0].cell("teacher", *at) for at in ((plan, steps), ("permutation", length)))
+                if one and yard:
+                    own = less(one["sampler_entropy"], yard["sampler_entropy"])
+                    rows.append([f"{teacher}: {PLANS[plan]}, {steps}", own, *(_to_one(r, plan, steps) for r in judged)])
+    note = (
+        "Less one token a step in random order at T = 1, nats a byte: the own entropy at T = 1, and the judge's nats "
+        "with the few steps' temperature set to equal own entropy (below 0 is better; – where none of those that were "
+        f"run encloses it). ± is half of the 95% interval. {UNPAIRED} 4,096 or 1,024 texts at L = 256, 256 at L = 1024."
+    )
+    head = ["teacher: plan, steps", "own entropy", "judge's nats, ours", "judge's nats, SmolLM2"]
+    return Table(note, head, rows)
+
+
+def _to_one(run: Run, plan: str, steps: int) -> str:
+    """Few steps less one token a step, whichever of the two has temperatures around the other's entropy."""
+    length = run.said["settings"]["length"]
+    one, yard = run.cell("teacher", plan, steps), run.cell("teacher", "permutation", length)
+    found = gap(run, yard, path(run, "teacher", plan, steps), sign=-1)
+    found = found or gap(run, one, path(run, "teacher", "permutation", length))
+    return half(found, sign=True)
+
+
+def finetuned(runs: Runs) -> Table:
+    """The teacher trained on for the masks of a plan, three seeds of each."""
+    run, seeds, counts = runs["matched-study-judge"], range(3), (4, 8)
+    masks = {"A": "`iid`", "B": "`golden` in 8 steps", "C": "`golden` in 4 steps"}
+
+    def nats(arm: str, steps: int) -> list[float]:
+        found = [run.nats(f"{arm}-s{seed}", "golden", steps) for seed in seeds]
+        return [value for value in found if value is not None]
+
+    rows = [["the teacher, untouched", *(f"{run.nats('teacher', 'golden', steps):.4f}" for steps in counts), "", ""]]
+    for arm, mask in masks.items():
+        mine = [nats(arm, steps) for steps in counts]
+        apart = [[a - b for a, b in zip(nats(arm, steps), nats("A", steps), strict=True)] for steps in counts]
+        words = [
+            "" if arm == "A" else f"{signed(mean(a), 4)} ({signed(min(a), 4)} to {signed(max(a), 4)})" for a in apart
+        ]
+        rows.append([f"{arm}: masks of {mask}", *(f"{mean(m):.4f}" for m in mine), *words])
+    note = (
+        "N-step NELBO on `golden`, nats a token: mean of three seeds, then the difference to A of the same seed (least "
+        "to largest)."
+    )
+    return Table(note, ["trained on", "4 steps", "8 steps", "less A, 4 steps", "less A, 8 steps"], rows)
+
+
+def _students(named: Mapping[str, str], runs: Sequence[Run], steps: int = 8) -> list[list[str]]:
+    """Rows of models on golden at T = 1: own entropy, Gen PPL, the gap to the teacher by each judge, NELBO."""
+    first, rows = runs[0], []
+    for name, model in named.items():
+        cells = [run.cell(model, "golden", steps) for run in runs]
+        own = cells[0] and own_entropy(first, cells[0])
+        gaps = [
+            NOTHING if model == "teacher" else half(gap(run, cell, path(run, "teacher", "golden", steps)), sign=True)
+            for run, cell in zip(runs, cells, strict=True)
+        ]
+        nats = first.nats(model, "golden", steps)
+        last = NOTHING if nats is None else f"{nats:.3f}"
+        rows.append([name, NOTHING if own is None else f"{own:.3f}", ppl(cells[0]), *gaps, last])
+    return rows
+
+
+def rounds(runs: Runs) -> Table:
+    """Students after five rounds beside the teacher."""
+    named = {
+        "teacher": "teacher", "ELBO control": "elbo-r5", "MCD, τ curriculum": "mcd-r5", "MCD, τ = 1": "mcd-tau1-r5",
+        "MCD along `golden`, τ = 1": "mcd-golden-r5", "SDTT, τ curriculum": "sdtt-r5", "SDTT, τ = 1": "sdtt-tau1-r5",
+        "CD4LM, τ curriculum": "cd4lm-r5", "CD4LM, τ = 1": "cd4lm-tau1-r5",
+    }  # fmt: skip
+    note = (
+        "After five rounds, `golden` in 8 steps, T = 1, 1,024 texts. Own entropy in nats a byte; *to the teacher*: the "
+        "judge's nats a byte less those of the teacher in 8 steps, its temperature set to equal own entropy (below 0 "
+        f"is better, – not enclosed); NELBO in nats a token. ± is half of the 95% interval. {UNPAIRED}"
+    )
+    head = ["model", "own entropy", "Gen PPL, ours", "to the teacher, ours", "to the teacher, SmolLM2", "NELBO"]
+    return Table(note, head, _students(named, [runs[f"rounds-{judge}"] for judge in JUDGES]))
+
+
+def distilled(runs: Runs) -> Table:
+    """The gain of the students with τ = 1 at equal own entropy, by plan and steps."""
+    named = {"MCD": "mcd-tau1-r5", "MCD along `golden`": "mcd-golden-r5", "SDTT": "sdtt-tau1-r5"}
+    judged = [runs[f"rounds-{judge}"] for judge in JUDGES]
+    rows = []
+    for name, model in named.items():
+        for plan in ("iid", "golden"):
+            for run in judged:
+                found = [gap(run, run.cell(model, plan, n), path(run, "teacher", plan, n)) for n in (4, 8, 16, 64)]
+                rows.append([f"{name}, {PLANS[plan]}, {run.judge}", *(half(one, sign=True) for one in found)])
+    note = (
+        "Students of five rounds with τ = 1: the judge's nats a byte less those of the teacher in as many steps at "
+        f"equal own entropy, ± half of the 95% interval. {UNPAIRED} The teacher's temperature is the only control: "
+        "top-p was not run."
+    )
+    return Table(note, ["student, plan, judge \\ steps", "4", "8", "16", "64"], rows)
+
+
+def ablation(runs: Runs) -> Table:
+    """Variants of MCD after one round."""
+    named = {
+        "teacher": "teacher", "reverse KL + CE (default)": "mcd-r1", "forward KL + CE": "forward-r1",
+        "Jensen-Shannon + CE": "jsd-r1", "total variation + CE": "tvd-r1", "reverse KL alone": "no-ce-r1",
+        "backward KL over all positions": "kl-backward-r1", "default at τ = 1": "mcd-tau1-r1",
+        "forward KL + CE at τ = 1": "forward-tau1-r1", "a third of the rate": "slow-r1",
+        "three times the rate": "quick-r1",
+    }  # fmt: skip
+    note = (
+        "After one round of MCD, `golden` in 8 steps, T = 1, our judge, 1,024 texts; τ = 0.96 unless it says so. "
+        f"Columns as in [rounds](rounds.md). {UNPAIRED}"
+    )
+    head = ["variant", "own entropy", "Gen PPL", "to the teacher", "NELBO"]
+    return Table(note, head, _students(named, [runs["ablation-study-judge"]]))
+
+
+def teacher(runs: Runs) -> Table:
+    """The search for a training recipe: one thing changed at a time, then two combinations."""
+    changes = {
+        "base": "base: AdamW, rate 1.5e-3, β₂ 0.98, warm-up 200, weight decay 0.05, batch 128", "lr3e-3": "rate 3e-3",
+        "beta2.95": "β₂ 0.95", "exact": "exact counts of masks", "qk": "qk-norm", "muon": "Muon, rate 0.02",
+        "muon-qk": "Muon and qk-norm", "muon-exact-b95": "Muon, exact counts, β₂ 0.95",
+        "muon.04-exact-b95": "the same, Muon's rate 0.04",
+    }  # fmt: skip
+    found = {one["name"]: one for one in runs["teacher"].said["search"]}
+    rows = []
+    for name, words in changes.items():
+        one = found[name]
+        rows.append(
+            [words, f"{one['ema']:.3f} ± {one['stderr']:.3f}", f"{min(one['ent']):.2f}", f"{one['ema_byte']:.3f}"]
+        )
+    note = (
+        "24M parameters, L = 1024, 72 million tokens each, seed 0, the same batches: ELBO on the same 512 validation "
+        "blocks (± a standard error; differences are paired, and surer), and the least attention entropy of a block, "
+        "in nats."
+    )
+    return Table(note, ["change", "ELBO, nats a token", "attention entropy", "nats a byte"], rows)
+
+
+def teacher_again(runs: Runs) -> Table:
+    """Muon against AdamW at a lower rate."""
+    names = {
+        "muon": "Muon, rate 0.02",
+        "adamw-b95": "AdamW, rate 7e-4, β₂ 0.95",
+        "adamw-b98": "AdamW, rate 7e-4, β₂ 0.98",
+    }
+    found = {one["name"]: one for one in runs["teacher"].said["again"]}
+    rows = [
+        [words, f"{one['elbo']:.3f} ± {one['stderr']:.3f}", f"{min(one['ent']):.2f}"]
+        for words, one in ((words, found[name]) for name, words in names.items())
+    ]
+    note = (
+        "`unmask train`, 24M parameters, L = 1024, 72 million tokens each, exact counts, warm-up 200, then linear to "
+        "0, weight decay 0.05, batch 128, seed 0; 512 validation blocks."
+    )
+    return Table(note, ["optimiser", "ELBO, nats a token", "attention entropy"], rows)
+
+
+TRAINED = (few_steps, finetuned, rounds, distilled, ablation, teacher, teacher_again)
