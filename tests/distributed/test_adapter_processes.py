@@ -15,22 +15,27 @@ from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import run
 from unmask.core.streams import stream
 from unmask.data.tokenizer import Tokenizer
+from unmask.models.decoder import DecoderConfig
 from unmask.models.dit.network import DiT
+from unmask.models.llada import LLaDA
 
 ADAPTER = f"--lora --lora_rank 4 --lora_dropout 0 --lr 2e-3 --warmup 2 --ema 0.9 --save_every 2 --eval_every 3 {COMMON}"
 ROUNDS = "--rounds 2 --round_steps 3 --delta 0.2 --tau 0.7 --samples 2"
 
 
 def test_two_processes_train_and_distil_an_adapter_as_one(corpus, two_processes, tmp_path):
-    base = tmp_path / "base"
-    model, generator = DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.0), stream(0, "weights")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    save(Checkpoint(model, tokenizer=Tokenizer.load(corpus)), base)
+    """Trained on a DiT, distilled on a LLaDA."""
+    shape = DecoderConfig(vocab_size=7, length=12, hidden=16, blocks=2, heads=2, kv_heads=2, mlp=32, mask=6)
+    bases = {"dit": DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.0), "llada": LLaDA(shape)}
+    for name, model in bases.items():
+        generator = stream(0, "weights")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+        save(Checkpoint(model, tokenizer=Tokenizer.load(corpus)), tmp_path / name)
     verbs = {
-        "train": ["train", "--from", str(base), "--steps", "6"],
-        "distill": ["distill", "--teacher", str(base), *ROUNDS.split()],
+        "train": ["train", "--from", str(tmp_path / "dit"), "--steps", "6"],
+        "distill": ["distill", "--teacher", str(tmp_path / "llada"), *ROUNDS.split()],
     }
     common = ["--data", str(corpus), *ADAPTER.split()]
     for name, verb in verbs.items():
