@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 from unmask.checkpoint.io import load, save
 from unmask.inference.ready import Ready
 from unmask.models.quick import Quick, quick
+from unmask.sampling.verbs import sample
 
 PUBLISHED = Path(__file__).parents[1] / "assets/published"
 FAMILIES = ("llada", "dream", "sdar")
@@ -77,3 +78,21 @@ def test_inference_takes_it_and_an_adapted_network_does_not(family):
     adapted = with_adapter(model, Lora(lora=True), None, 0)
     assert quick(adapted) is None
     assert Ready(adapted, torch.device("cpu")).body is adapted
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_compiled_it_writes_the_same(family, device, monkeypatch):
+    """With a cache and without; on a GPU by CUDA graphs of packed products. On a CPU the compiler stands aside."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("only a GPU replays graphs")
+    if device == "cpu":
+        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    how = {"n": 3, "length": 24, "steps": 6, "seed": 1, "device": device, "precision": "fp32"}
+    for cache in ("none", "exact" if family == "sdar" else "dual"):
+        plain = sample(load(PUBLISHED / family), plan="blocks", block_size=8, cache=cache, **how)
+        compiled = load(PUBLISHED / family)
+        for _ in range(2):  # the second time by what is there
+            again = sample(compiled, plan="blocks", block_size=8, cache=cache, compile=True, **how)
+            assert torch.equal(again.tokens, plain.tokens)
+            assert torch.allclose(again.log_q, plain.log_q, atol=1e-4)

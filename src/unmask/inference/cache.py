@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError, unknown
-from unmask.inference.ready import Ready, graph_of
+from unmask.inference.ready import Ready, replayed
 
 Kind = Literal["exact", "prefix", "dual"]
 KINDS = ("exact", "prefix", "dual")
@@ -86,6 +87,7 @@ class Memory:
         self.kept = torch.zeros(shape.blocks, 2, rows, length, shape.kv_heads, size, **made)
         self.out_SLD = torch.zeros(rows, length, shape.hidden, **made)
         self.graphs: dict[int, tuple[Tensor, Callable[[], Tensor]]] = {}
+        self.pool: Any = None  # of memory that the graphs share: what they return lies in out_SLD too
         self.stored = dict.fromkeys(range(rows), 0)  # exact: places before are final and stored
         self.since: dict[int, tuple[int, int]] = {}  # else: the span's start, and steps since all was computed
         self.computed = self.whole = 0
@@ -148,7 +150,9 @@ class Memory:
         now_2SQ, Q = torch.stack([z_SQ, at_SQ]), z_SQ.shape[1]
         if Q not in self.graphs:
             source_2SQ = now_2SQ.clone()
-            self.graphs[Q] = source_2SQ, graph_of(lambda source: self._run(source[0], source[1], None), source_2SQ)
+            run = partial(self._run, source_2SQ[0], source_2SQ[1], None)
+            self.pool = self.pool or (torch.cuda.graph_pool_handle() if source_2SQ.is_cuda else None)
+            self.graphs[Q] = source_2SQ, replayed(run, source_2SQ.device, self.pool)
         source_2SQ, replay = self.graphs[Q]
         source_2SQ.copy_(now_2SQ)
         replay()

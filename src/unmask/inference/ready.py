@@ -46,7 +46,7 @@ class Ready:
         head = getattr(model, "padded_logits", model.logits)
         quick = family_of(model).quick(model, compile) if isinstance(plain(model), nn.Module) else None
         self.body: Any = quick or model
-        self.graphs = compile and device.type == "cuda"  # whether a cache replays its steps
+        self.graphs = compile  # whether a cache replays its steps, on a GPU
         self._body = _Compiled(self.body.features, quick is not None) if compile else None
         self._head = torch.compile(head, dynamic=True) if compile else head
 
