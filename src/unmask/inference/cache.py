@@ -84,7 +84,7 @@ class Memory:
         self.ready, self.caching, self.model, self.length = ready, caching, model, length
         self.block, self.reach = block_of(model) or 1, int(model.shifted)
         made = {"dtype": like.dtype, "device": ready.device}
-        self.kept = torch.zeros(shape.blocks, 2, rows, length, shape.kv_heads, size, **made)
+        self.kept = torch.zeros(shape.blocks, rows, length, 2, shape.kv_heads, size, **made)
         self.out_SLD = torch.zeros(rows, length, shape.hidden, **made)
         self.graphs: dict[int, tuple[Tensor, Callable[[], Tensor]]] = {}
         self.pool: Any = None  # of memory that the graphs share: what they return lies in out_SLD too
@@ -172,14 +172,16 @@ class Memory:
 class _Slot:
     """What the layers of one forward take for a cache: new keys and values go in, those of all places come out."""
 
-    kept: Tensor  # (layers, 2, S, L, H, E)
+    kept: Tensor  # (layers, S, L, 2, H, E)
     flat_N: Tensor
     row_R: Tensor | None
 
     def update(self, key_RHQE: Tensor, value_RHQE: Tensor, layer: int, *_: Any) -> tuple[Tensor, Tensor]:
-        kept_2SLHE = self.kept[layer]
-        for kept_SLHE, new_RHQE in zip(kept_2SLHE, (key_RHQE, value_RHQE), strict=True):
-            new_NHE = new_RHQE.transpose(1, 2).flatten(0, 1).to(kept_SLHE.dtype)
-            kept_SLHE.flatten(0, 1).index_copy_(0, self.flat_N, new_NHE)
-        key, value = (kept_2SLHE if self.row_R is None else kept_2SLHE[:, self.row_R]).transpose(2, 3)
-        return key, value
+        return self.keep(torch.stack([key_RHQE, value_RHQE], dim=2).permute(0, 3, 2, 1, 4), layer)
+
+    def keep(self, new_RQ2HE: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """New keys and values go in beside one another; those of all places come out, (R, H, L, E)."""
+        kept_SL2HE = self.kept[layer]
+        kept_SL2HE.flatten(0, 1).index_copy_(0, self.flat_N, new_RQ2HE.flatten(0, 1).to(kept_SL2HE.dtype))
+        key_RLHE, value_RLHE = (kept_SL2HE if self.row_R is None else kept_SL2HE[self.row_R]).unbind(2)
+        return key_RLHE.transpose(1, 2), value_RLHE.transpose(1, 2)

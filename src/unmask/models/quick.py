@@ -1,9 +1,9 @@
 """A decoder's forward pass for inference, in half as many kernels as transformers' layers take.
 
-A norm is one kernel, the residual is added by the product before it, and where `fused` the rotation and the gate are
-one kernel each. Where `packed`, as on a GPU, the weights of queries, keys and values lie in one matrix, and those of
-gate and up in another: one product each. The network's own weights become views of these, so there is no second copy.
-Norms multiply by their weight before the cast down.
+A norm is one kernel, and the residual is added by the product before it. Where `fused`, the rotation, the gate, and a
+residual with the norm behind it are one compiled kernel each. Where `packed`, as on a GPU, the weights of queries, keys
+and values lie in one matrix, and those of gate and up in another: one product each. The network's own weights become
+views of these, so there is no second copy. Norms multiply by their weight before the cast down.
 
 Shapes: R rows, Q positions that are computed, H heads, E features of a head, D features.
 """
@@ -45,8 +45,10 @@ class Quick:
         self._gate_up = [together([layer.mlp.gate_proj, layer.mlp.up_proj]) for layer in model.model.layers]
         if packed:
             torch.cuda.empty_cache()  # of the pieces; does nothing where no GPU was used
-        self._turn = _fused(turned) if fused else turned
-        self._gate = _fused(gated) if fused else gated
+        self.fused = fused
+        compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = _fused if fused else lambda function: function
+        self._turn, self._turn_all, self._gate = compiled(turned), compiled(turned_together), compiled(gated)
+        self._zero = model.model.layers[0].mlp.down_proj.weight.detach().new_zeros(model.config.hidden)
 
     def features(
         self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
@@ -59,25 +61,41 @@ class Quick:
         model = self.model
         x_RQD, turn, seen = model.opened(z.clone() if z.is_floating_point() else z, visible, at)
         cos, sin = (part.unsqueeze(-2) for part in turn)
-        for index in range(len(model.model.layers)):
-            x_RQD = self._layer(index, x_RQD, cos, sin, seen, cache)
-        return _norm(model.model.norm, x_RQD)
+        layers = model.model.layers
+        n_RQD = _norm(layers[0].input_layernorm, x_RQD)
+        for index, layer in enumerate(layers):
+            after = layers[index + 1].input_layernorm if index + 1 < len(layers) else model.model.norm
+            mixed_RQF = self._mixed(index, n_RQD, cos, sin, seen, cache)
+            x_RQD, n_RQD = self._added(x_RQD, mixed_RQF, layer.self_attn.o_proj, layer.post_attention_layernorm)
+            gated_RQF = self._gate(*self._gate_up[index](n_RQD))
+            x_RQD, n_RQD = self._added(x_RQD, gated_RQF, layer.mlp.down_proj, after)
+        return n_RQD
 
-    def _layer(self, index: int, x_RQD: Tensor, cos: Tensor, sin: Tensor, seen: Tensor | None, cache: Any) -> Tensor:
-        layer = self.model.model.layers[index]
-        attention, mlp = layer.self_attn, layer.mlp
-        n_RQD = _norm(layer.input_layernorm, x_RQD)
+    def _mixed(self, index: int, n_RQD: Tensor, cos: Tensor, sin: Tensor, seen: Tensor | None, cache: Any) -> Tensor:
+        """What the attention of a layer gives, before its last product."""
+        attention = self.model.model.layers[index].self_attn
         q, k, v = (each.unflatten(-1, (-1, attention.head_dim)) for each in self._qkv[index](n_RQD))
         if hasattr(attention, "q_norm"):
             q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
-        q, k = self._turn(q, k, cos, sin)
-        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
-        if cache is not None:
-            k, v = cache.update(k, v, attention.layer_idx)
-        mixed_RQHE, _ = attend(attention, q, k, v, seen)
-        x_RQD = _add(x_RQD, mixed_RQHE.flatten(2), attention.o_proj)
-        n_RQD = _norm(layer.post_attention_layernorm, x_RQD)
-        return _add(x_RQD, self._gate(*self._gate_up[index](n_RQD)), mlp.down_proj)
+        if cache is not None and self.fused:
+            q, kv_RQ2HE = self._turn_all(q, k, v, cos, sin)
+            k, v = cache.keep(kv_RQ2HE, attention.layer_idx)
+        else:
+            q, k = self._turn(q, k, cos, sin)
+            k, v = k.transpose(1, 2), v.transpose(1, 2)
+            if cache is not None:
+                k, v = cache.update(k, v, attention.layer_idx)
+        return attend(attention, q.transpose(1, 2), k, v, seen)[0].flatten(2)
+
+    def _added(self, x_RQD: Tensor, y_RQF: Tensor, product: nn.Linear, norm: Any) -> tuple[Tensor, Tensor]:
+        """x + y W', and its norm."""
+        if not self.fused:
+            x_RQD = _add(x_RQD, y_RQF, product)
+            return x_RQD, _norm(norm, x_RQD)
+        # a bias, even of zeros, has torch ask cublasLt, whose products of few rows are faster: 27 for 32 microseconds
+        y_RQD = F.linear(y_RQF, product.weight, self._zero)
+        both: tuple[Tensor, Tensor] = _fused_added(norm.variance_epsilon)(x_RQD, y_RQD, norm.weight)
+        return both
 
 
 Products = Callable[[Tensor], Sequence[Tensor]]  # the results of several products with one input
@@ -136,9 +154,28 @@ def _turned(x_RQHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x_RQHE * cos + torch.cat([-second, first], dim=-1) * sin).to(x_RQHE.dtype)
 
 
+def turned_together(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Turned queries; turned keys and values beside one another, (R, Q, 2, H, E)."""
+    q, k = turned(q, k, cos, sin)
+    return q, torch.stack([k, v], dim=2)
+
+
 def gated(gate: Tensor, up: Tensor) -> Tensor:
     """SwiGLU."""
     return F.silu(gate) * up
+
+
+@lru_cache
+def _fused_added(eps: float) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """x + y and its RMSNorm, in one kernel."""
+
+    def added(x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        x = x + y
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.to(wide.dtype)
+        return x, normed.to(x.dtype)
+
+    return _fused(added)
 
 
 @lru_cache
