@@ -188,7 +188,7 @@ def test_a_rollout_of_sdtt_draws_from_the_teachers_step_law(plugin, monkeypatch)
     model = Table()
     seen = []
     method = SDTT(Checkpoint(model, Masked(), step_law=plugin.Sticky(1e6)), delta=0.9, k=2)
-    monkeypatch.setattr(method.teacher, "features", lambda z, *_: seen.append(z.clone()) or model.features(z))
+    monkeypatch.setattr(method.teacher, "features", lambda z, *_, **__: seen.append(z.clone()) or model.features(z))
     x0 = torch.full((64, L), 3)
 
     class Rows:

@@ -11,10 +11,21 @@ pytest.importorskip("transformers")
 
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
+from unmask.core.streams import stream
+from unmask.data.loader import Batch
 from unmask.inference.cache import Caching, Memory
 from unmask.inference.ready import make_ready
+from unmask.metrics.elbo import elbo_of
+from unmask.models.denoiser import without_mask
 from unmask.models.quick import Quick
 from unmask.models.sdar import SDARConfig
+from unmask.models.sdar.family import SDAR
+from unmask.objectives.distil.cd4lm import CD4LM
+from unmask.objectives.distil.mcd import MCD
+from unmask.objectives.distil.sdtt import SDTT
+from unmask.objectives.elbo import MDLM
+from unmask.processes import Masked
+from unmask.processes.schedule import stratified
 from unmask.sampling.verbs import sample
 
 FOLDER = Path(__file__).parents[1] / "assets/published/sdar"
@@ -125,3 +136,70 @@ def test_without_a_word_it_writes_in_its_own_blocks_with_its_cache(checkpoint):
     plain = sample(Checkpoint(checkpoint.model), n=2, steps=8, length=16, device="cpu", cache="none")
     assert torch.equal(drawn.tokens, plain.tokens)
     assert torch.allclose(drawn.log_q, plain.log_q, atol=1e-5)
+
+
+class Recorded(SDAR):
+    """Remembers the views and texts that it was shown."""
+
+    def features(self, z, **how):
+        self.shown = [*getattr(self, "shown", []), (z, how.get("beside"))]
+        return super().features(z, **how)
+
+
+@pytest.fixture
+def pair():
+    """A small random network, a text, and the number of its first given tokens."""
+    torch.manual_seed(0)
+    model = Recorded(SDARConfig(vocab_size=12, length=10, hidden=16, blocks=2, heads=2, kv_heads=1, mlp=32, mask=11))
+    return model.eval(), torch.randint(11, (3, 10), generator=stream(1))
+
+
+def alone(model, z_L, x0_L, block):
+    """What the network says of one block of z, after the text's blocks before it; a loop instead of a mask."""
+    here = slice(4 * block, 4 * block + 4)
+    return SDAR.features(model, torch.cat([x0_L[: here.start], z_L[here]])[None])[0, here]
+
+
+@torch.no_grad()
+def test_beside_a_text_each_block_is_read_after_the_blocks_of_that_text(pair):
+    model, x0_BL = pair
+    z_BL = x0_BL.masked_fill(torch.rand(x0_BL.shape, generator=stream(2)) < 0.6, 11)
+    together = model.features(z_BL, beside=x0_BL)
+    for row in range(3):
+        expected = torch.cat([alone(model, z_BL[row], x0_BL[row], block) for block in range(3)])
+        assert torch.allclose(together[row], expected, atol=1e-5)
+    assert not torch.allclose(together, model.features(z_BL), atol=1e-2)
+    with pytest.raises(UserError, match="longer than the model's 10"):
+        model.features(torch.zeros(1, 11, dtype=torch.int64), beside=torch.zeros(1, 11, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("prompts", [None, torch.tensor([5, 0, 2])])
+@torch.no_grad()
+def test_its_training_loss_is_that_of_block_diffusion(pair, prompts):
+    """Sum over blocks of cross-entropy / p_mask, each block given the text before it; answers by their length."""
+    model, x0_BL = pair
+    output = MDLM()(model, Batch(x0_BL, 0, 3, prompts), step=0, generator=stream(5))
+    [(z_BL, beside_BL)] = model.shown
+    assert torch.equal(beside_BL, x0_BL)
+    t_B = stratified(3, stream(5))
+    weight_B = Masked().schedule.elbo_weight(t_B)
+    for row in range(3):
+        h_LD = torch.cat([alone(model, z_BL[row], x0_BL[row], block) for block in range(3)])
+        log_p_LV = without_mask(model.logits(h_LD), 11).log_softmax(-1)
+        nll_L = -log_p_LV.gather(1, x0_BL[row][:, None])[:, 0] * (z_BL[row] == 11) * weight_B[row]
+        assert torch.allclose(output.loss_BL[row].float(), nll_L.float(), atol=1e-4)
+
+
+@pytest.mark.parametrize("method", [MCD, SDTT, CD4LM])
+def test_student_and_teacher_of_a_distillation_see_the_text_before_a_block(pair, method):
+    model, x0_BL = pair
+    objective = method(model) if method is CD4LM else method(model, delta=0.25)
+    teacher = objective.teacher.model
+    assert isinstance(teacher, Recorded)
+    with torch.no_grad():
+        objective(model, Batch(x0_BL, 0, 3), step=0, generator=stream(5))
+    for network in (model, teacher):
+        assert network.shown
+        assert all(torch.equal(beside_BL, x0_BL) for _, beside_BL in network.shown)
+    assert torch.isfinite(elbo_of(model, x0_BL, x0_BL > 3)).all()
+    assert torch.equal(model.shown[-1][1], x0_BL)

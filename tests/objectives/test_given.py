@@ -23,9 +23,9 @@ PROMPTS = torch.tensor([3, 0, 7, 1, 11, 5])
 class Seen(DiT):
     """Remembers what it was shown."""
 
-    def features(self, z):
+    def features(self, z, time=None):
         self.shown = [*getattr(self, "shown", []), z]
-        return super().features(z)
+        return super().features(z, time)
 
 
 @pytest.fixture

@@ -235,6 +235,11 @@ class InAutocast:
     precision: Callable[[], AbstractContextManager[object]]
     model: Denoiser  # what these are calls of
 
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the body takes `beside` (models/denoiser.py)."""
+        return getattr(self.model, "in_blocks", False)
+
 
 def in_autocast(model: Denoiser, device: torch.device, dtype: torch.dtype | None, compile: bool) -> InAutocast:
     """Without autocast the model as it is, moved there; with it, made ready in autocast's precision."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from unmask.models.denoiser import Denoiser, states_of
+from unmask.models.denoiser import Denoiser, features_of, states_of
 from unmask.objectives.divergences import cross_entropy
 from unmask.objectives.elbo import MDLM
 from unmask.objectives.head_loss import even_sizes, head_loss, piece_size
@@ -45,7 +45,8 @@ def elbo_of(student: Denoiser, x0_BL: Tensor, masked_BL: Tensor) -> Tensor:
     """The order-agnostic ELBO term of each sequence, in nats per token: mean of -log p(x_i | z) over masked i."""
     chosen = masked_BL.flatten().nonzero()[:, 0].to(x0_BL.device)
     masked_BL = masked_BL.to(x0_BL.device)
-    h_ND = student.features(torch.where(masked_BL, mask_of(states_of(student)), x0_BL)).flatten(0, 1)[chosen]
+    z_BL = torch.where(masked_BL, mask_of(states_of(student)), x0_BL)
+    h_ND = features_of(student, z_BL, x0_BL).flatten(0, 1)[chosen]
     nll_N = _nll_at(student, h_ND, x0_BL.flatten()[chosen])
     nll_BL = nll_N.new_zeros(x0_BL.numel()).index_put((chosen,), nll_N).view_as(x0_BL)
     return nll_BL.sum(1) / masked_BL.sum(1)

@@ -125,7 +125,7 @@ class Decoder(nn.Module):
         self, z: Tensor, visible: Tensor | None, at: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor | None]:
         """What the layers take: vectors, cos and sin of the positions, and who is seen."""
-        if z.shape[1] > self.length:
+        if at is None and z.shape[1] > self.length:
             raise UserError(f"a sequence of {z.shape[1]} tokens is longer than the model's {self.length}: cut it")
         h_BLD = z if z.is_floating_point() else self.embed(z)
         at = torch.arange(z.shape[1], device=z.device) if at is None else at

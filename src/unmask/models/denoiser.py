@@ -7,7 +7,7 @@ Shapes: B sequences, L positions, D features, V states.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ class Denoiser(Protocol):
     """Body and head are separate calls, so that the head runs on chosen positions only.
 
     A network that is conditioned on time takes `features(z, time=...)`, one number a text (Process.condition says
-    which); one that takes soft inputs has `embed(z)`, and its `features` also takes what that returns.
+    which); one that takes soft inputs has `embed(z)`, and its `features` also takes what that returns. One that says
+    `in_blocks = True` takes `features(z, beside=x0)`: of each block, given the blocks of x0 before it.
     """
 
     @property
@@ -48,6 +49,18 @@ class Denoiser(Protocol):
 def states_of(model: Denoiser) -> States:
     """The states that a model knows."""
     return States(model.vocab_size, model.mask_id)
+
+
+def features_of(model: Any, z_BL: Tensor, x0_BL: Tensor | None, time_B: Tensor | None = None) -> Tensor:
+    """The body in training, on a view z of the text x_0.
+
+    A network that writes block after block is shown the text's earlier blocks as they are: it takes `beside`.
+    """
+    more = {} if time_B is None else {"time": time_B}
+    if x0_BL is not None and getattr(model, "in_blocks", False):
+        more["beside"] = x0_BL
+    features: Tensor = model.features(z_BL, **more)
+    return features
 
 
 def without_mask(logits: Tensor, mask_id: int | None) -> Tensor:

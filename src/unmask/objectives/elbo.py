@@ -97,7 +97,7 @@ class MDLM(Fusible):
         total_B = view.weight_B if share_B is None else view.weight_B * share_B
         weight_N, time_B = to_device(total_B[row_N].float(), device), condition(self.process, t_B, device)
         seen = view.z_BL if read_BLD is None else read_BLD
-        nll_BL = loss_at(student, seen, chosen_N, sizes, score, weight_N, time_B)
+        nll_BL = loss_at(student, seen, chosen_N, sizes, score, weight_N, time_B, x0_BL)
         return to_device(view.weight_B.to(nll_BL.dtype)[:, None], device) * nll_BL
 
     def _score(self, view: View, x0_N: Tensor, z_N: Tensor, t_B: Tensor, row_N: Tensor) -> Score:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +58,7 @@ class SDAR(Decoder):
     """A Denoiser whose positions see no later block."""
 
     config: SDARConfig
+    in_blocks: ClassVar[bool] = True
 
     def body(self, config: DecoderConfig) -> nn.Module:
         from transformers import Qwen3Config, Qwen3Model
@@ -74,6 +75,27 @@ class SDAR(Decoder):
     def sees(self, at: Tensor, length: int) -> Tensor:
         key_K = torch.arange(length, device=at.device) // self.config.block
         return ((at // self.config.block)[..., None] >= key_K).view(-1, 1, at.shape[-1], length)
+
+    def features(
+        self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None,
+        beside: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """As a Decoder's; with `beside`, a text, each block of z is read after that text's blocks before it.
+
+        So SDAR is trained, all blocks of a text at once: z and the text are one sequence of twice the length, in which
+        z sees its own block and the text before it, and the text sees itself.
+        """
+        if beside is None:
+            return super().features(z, visible=visible, at=at, cache=cache)
+        L = z.shape[1]
+        if self.length < L:
+            raise UserError(f"a sequence of {L} tokens is longer than the model's {self.length}: cut it")
+        at = torch.arange(L, device=z.device)
+        mine, other = (at // self.config.block)[:, None], at // self.config.block
+        seen = torch.cat([torch.cat([mine == other, mine > other], 1),
+                          torch.cat([torch.zeros_like(mine == other), mine >= other], 1)])  # fmt: skip
+        both = torch.cat([z, beside], dim=1)
+        return super().features(both, visible=seen[None, None], at=at.repeat(2))[:, :L]
 
     def opened(
         self, z: Tensor, visible: Tensor | None, at: Tensor | None

@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
-from unmask.models.denoiser import Denoiser, states_of
+from unmask.models.denoiser import Denoiser, features_of, states_of
 from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput, spared
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.teacher import Teacher
@@ -103,9 +103,9 @@ class Distillation(ABC):
         u_TL = draw_u(shape, self.plan, generator=generator, steps=self.plan_steps or steps)
         return spared(self._process.noise(u_TL, states_of(student), generator), batch, self._process)
 
-    def _target(self, z_BL: Tensor, t_B: Tensor, chosen_N: Tensor) -> Tensor:
-        """The teacher's features at chosen positions of a view at times t."""
-        h_BLD = self._frozen.features(z_BL, condition(self._process, t_B, z_BL.device))
+    def _target(self, z_BL: Tensor, t_B: Tensor, chosen_N: Tensor, x0_BL: Tensor | None = None) -> Tensor:
+        """The teacher's features at chosen positions of a view of x_0 at times t."""
+        h_BLD = self._frozen.features(z_BL, condition(self._process, t_B, z_BL.device), x0_BL)
         return h_BLD.flatten(0, 1).index_select(0, chosen_N)
 
     def _fused(self, function: Any) -> Any:
@@ -152,14 +152,14 @@ def condition(process: Process, t_B: Tensor, device: torch.device) -> Tensor | N
 
 def loss_at(
     student: Denoiser, seen: Tensor, chosen_N: Tensor, sizes: Sequence[int], score: Score,
-    weight_N: Tensor | None = None, time_B: Tensor | None = None,
+    weight_N: Tensor | None = None, time_B: Tensor | None = None, x0_BL: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The student's loss at chosen positions of a view, spread back over it: (B, L), 0 elsewhere. See head_loss.
 
-    `seen`: the view's tokens z_BL, or what the student's `embed` gives in their place, (B, L, D).
+    `seen`: the view's tokens z_BL, or what the student's `embed` gives in their place, (B, L, D). `x0_BL`: the text,
+    for a network that goes in blocks.
     """
-    h_BLD = student.features(seen) if time_B is None else student.features(seen, time=time_B)  # type: ignore[call-arg]
-    h_ND = h_BLD.flatten(0, 1).index_select(0, chosen_N)
+    h_ND = features_of(student, seen, x0_BL, time_B).flatten(0, 1).index_select(0, chosen_N)
     loss_N = head_loss(student, h_ND, sizes, score, weight_N)
     B, L = seen.shape[:2]
     return loss_N.new_zeros(B * L).index_put((chosen_N,), loss_N).view(B, L)

@@ -80,7 +80,7 @@ class CD4LM(Distillation):
         both, revealed = flat(pair.distil), flat(pair.reconstruct)
         chosen_N = to_device(torch.cat([both, revealed]), x0_BL.device)
         token_N = x0_BL.flatten()[chosen_N]
-        target_ND = self._target(pair.z_s, pair.s, chosen_N[: len(both)])
+        target_ND = self._target(pair.z_s, pair.s, chosen_N[: len(both)], x0_BL)
         weight, run = self.soft_weight(step), self._fused(_both_terms)
 
         def score(logits_CW: Tensor, part: slice) -> Scored:
@@ -92,7 +92,7 @@ class CD4LM(Distillation):
 
         size = piece_size(student, x0_BL.device)
         sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
-        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score)
+        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, x0_BL=x0_BL)
         weight_BL = to_device(pair.scored, x0_BL.device).to(loss_BL.dtype)
         return LossOutput(loss_BL, weight_BL, to_device(regions_of(pair), x0_BL.device))
 

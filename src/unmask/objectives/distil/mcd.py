@@ -92,12 +92,13 @@ class MCD(Distillation):
         weight_BL = to_device(weight_BL, x0_BL.device)
         both, revealed = flat(pair.distil), flat(pair.reconstruct)
         chosen_N = to_device(torch.cat([both, revealed]), x0_BL.device)
-        target_ND = self._target(pair.z_s, pair.s, chosen_N[: len(both)])
+        target_ND = self._target(pair.z_s, pair.s, chosen_N[: len(both)], x0_BL)
         size = piece_size(student, x0_BL.device)
         sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
         score = self._score(target_ND, x0_BL.flatten()[chosen_N])
         time_B = condition(self._process, pair.t, x0_BL.device)
-        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, weight_BL.flatten()[chosen_N], time_B)
+        weight_N = weight_BL.flatten()[chosen_N]
+        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, weight_N, time_B, x0_BL)
         return LossOutput(scale * loss_BL, weight_BL, to_device(regions_of(pair), x0_BL.device))
 
     def _score(self, target_ND: Tensor, token_N: Tensor) -> Score:

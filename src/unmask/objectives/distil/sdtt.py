@@ -80,23 +80,23 @@ class SDTT(Distillation):
         masked = [is_masked(u_BL, self._process.schedule.gamma(time)) for time in times]
         z_BL = torch.where(to_device(masked[0], x0_BL.device), mask_of(states_of(student)), x0_BL)
         chosen_N = flat(masked[0])
-        target_ND = self._rollout(z_BL, masked, chosen_N, noise_BL)
+        target_ND = self._rollout(z_BL, x0_BL, masked, chosen_N, noise_BL)
         sizes = even_sizes(len(chosen_N), piece_size(student, x0_BL.device))
         score = self._against(target_ND, self.divergence)
-        loss_BL = loss_at(student, z_BL, to_device(chosen_N, x0_BL.device), sizes, score)
+        loss_BL = loss_at(student, z_BL, to_device(chosen_N, x0_BL.device), sizes, score, x0_BL=x0_BL)
         weight_BL = to_device(masked[0], x0_BL.device).to(loss_BL.dtype)
         region_BL = torch.where(masked[0], DISTIL, IDENTITY).to(torch.int8)
         return LossOutput(loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
 
     @torch.no_grad()
-    def _rollout(self, z_BL: Tensor, masked: list[Tensor], chosen_N: Tensor, noise_BL: Tensor) -> Tensor:
+    def _rollout(self, z_BL: Tensor, x0_BL: Tensor, masked: list[Tensor], chosen_N: Tensor, noise_BL: Tensor) -> Tensor:
         """The teacher's features at N positions, each from the step that settles it.
 
         masked[j] says what is masked when step j starts: it settles whatever the next step does not.
         """
         device = z_BL.device
         z_BL = z_BL.clone()
-        h_ND = self._frozen.features(z_BL).flatten(0, 1)
+        h_ND = self._frozen.features(z_BL, x0_BL=x0_BL).flatten(0, 1)
         target_ND = h_ND.index_select(0, to_device(chosen_N, device))
         for before_BL, after_BL in pairwise(masked):
             if len(revealed_M := flat(before_BL & ~after_BL)):
@@ -105,7 +105,7 @@ class SDTT(Distillation):
                 if device.type == "cuda":  # elsewhere the draw knows best where float64 is
                     noise_M = to_device(noise_M, device)
                 z_BL.view(-1)[at_M] = self._frozen.draw(h_ND, at_M, z_BL.shape[1], noise_M).to(device)
-            h_ND = self._frozen.features(z_BL).flatten(0, 1)
+            h_ND = self._frozen.features(z_BL, x0_BL=x0_BL).flatten(0, 1)
             still_M = flat(after_BL.flatten()[chosen_N])
             target_ND.index_copy_(0, to_device(still_M, device), h_ND[to_device(chosen_N[still_M], device)])
         return target_ND

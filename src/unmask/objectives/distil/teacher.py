@@ -19,7 +19,7 @@ from unmask.core.errors import UserError
 from unmask.inference.categorical import Law
 from unmask.inference.ready import InAutocast, Ready, in_autocast
 from unmask.inference.step_law import Factorised, Step, StepLaw
-from unmask.models.denoiser import MASK_LOGIT, Denoiser, is_causal, states_of
+from unmask.models.denoiser import MASK_LOGIT, Denoiser, features_of, is_causal, states_of
 from unmask.models.family import family_of, plain
 from unmask.models.lora import bare, base_of, is_idle
 from unmask.processes import Masked, Process
@@ -79,11 +79,11 @@ class Teacher:
             raise UserError(f"the teacher has {mine}, the student {theirs}: both need one tokenizer and one mask")
 
     @torch.no_grad()
-    def features(self, z_BL: Tensor, time_B: Tensor | None = None) -> Tensor:
-        """The body."""
+    def features(self, z_BL: Tensor, time_B: Tensor | None = None, x0_BL: Tensor | None = None) -> Tensor:
+        """The body, on a view z of x_0."""
         ready = self.prepared(z_BL.device)
         with ready.precision():
-            return ready.features(z_BL) if time_B is None else ready.features(z_BL, time=time_B)
+            return features_of(ready, z_BL, x0_BL, time_B)
 
     @torch.no_grad()
     def logits(self, h_MD: Tensor, width: int | None = None) -> Tensor:
