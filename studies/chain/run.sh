@@ -1,38 +1,44 @@
 #!/usr/bin/env bash
 # Trains heads beside pocket, side by side on one GPU, measures what each is worth, and prints the predictions' outcomes.
 #   CORPUS=corpora/judge OUT=runs/chain bash studies/chain/run.sh
-# A head that has not done its STEPS after TRAIN seconds ends where it is, by its averaged weights. A stage that fails
-# stops no other. KEEP holds two files, written anew after every head: heads.tar (bf16), results.tgz (all else).
-# Stopped, the same call goes on. At toy size, in two minutes on a CPU:
+# A head that has not done its STEPS after TRAIN seconds is cooled down in COOL more. BEGUN is a folder of heads to go on
+# from, by name. A stage that fails stops no other. KEEP holds two files, written anew after every head: heads.tar
+# (bf16), results.tgz (all else). Stopped, the same call goes on. At toy size, in two minutes on a CPU:
 #   CORPUS=corpora/sample OUT=runs/toy STEPS=6 SHORT=2 TEXTS=2 COUNTS="2 4" ONE=8 PLANS="comb golden" \
 #       FLAGS="--batch 2 --warmup 2 --no-compile --precision fp32" JOINT="--batch 2" bash studies/chain/run.sh
 set -uo pipefail
 : "${CORPUS:?a folder of unmask prepare, with the tokenizer of the model}" "${OUT:=runs/chain}" "${KEEP:=$OUT/kept}" "${MODEL:=pocket}"
-: "${STEPS:=6000}" "${SHORT:=500}" "${TRAIN:=240}" "${LIMIT:=120}" "${TEXTS:=504}" "${ONE:=256}" "${FLAGS:=}"
+: "${STEPS:=6000}" "${SHORT:=500}" "${TRAIN:=200}" "${COOL:=200}" "${LIMIT:=120}" "${TEXTS:=504}" "${ONE:=256}" "${FLAGS:=}"
 : "${PLANS:=comb golden stride iid}" "${COUNTS:=2 4 8 16}" "${HEADS=small-muon blind-muon small-adamw large-muon}"
-: "${ORDERS=left_to_right plan confidence}" "${BEYOND=joint-2 joint-0 distil}" "${JOINT:=}"
+: "${ORDERS=left_to_right plan confidence}" "${BEYOND=joint-2 joint-0 distil}" "${JOINT:=}" "${BEGUN:=}"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$OUT/logs" "$KEEP"
 say() { echo "$(date +%T) after $SECONDS s: $*"; }
-python() { timeout -k 30 "$LIMIT" "${PYTHON:-python3}" "$@"; }
+python() { timeout --foreground -k 30 "$LIMIT" "${PYTHON:-python3}" "$@"; } # else it would signal twice: leave at once
 
 options() { # of a head, by its name
   case $1 in *adamw) ;; *) echo "--optimiser muon --muon_lr 0.01 --beta2 0.95" ;; esac
   case $1 in distil*) echo "--set teacher_steps=4" ;; esac
-  case $1 in large*) echo "--hidden 384 --blocks 4 --heads 6" ;; blind*) echo "--set blind=true" ;; esac
+  if [ -d "$BEGUN/$1" ]; then
+    echo "--from $BEGUN/$1 --lr 1.5e-3"
+    case $1 in *adamw) ;; *) echo "--muon_lr 0.0075" ;; esac
+  else
+    echo "--from $MODEL"
+    case $1 in large*) echo "--hidden 384 --blocks 4 --heads 6" ;; blind*) echo "--set blind=true" ;; esac
+  fi
 }
 
 train() { # NAME STEPS OPTIONS...
-  local left=$((TRAIN - SECONDS)) run="$OUT/$1" done_
-  local -a how=(-m unmask train --config "$here/chain.yaml" --from "$MODEL" --data "$CORPUS" --no-progress --out "$run")
-  # shellcheck disable=SC2086
-  LIMIT=$((left > 1 ? left : 1)) python "${how[@]}" $FLAGS "${@:3}" --steps "$2" && return
-  done_=$(find "$run/state" -name 'step-*' 2>/dev/null | sed 's/.*step-0*//' | sort -n | tail -n 1)
-  [ -n "$done_" ] || return
-  say "$1 was ended after $done_ steps"
-  # shellcheck disable=SC2086
-  python "${how[@]}" $FLAGS "${@:3}" --steps "$done_" # no further step: measured and written as what it is
+  local left=$((TRAIN - SECONDS)) run="$OUT/$1" stopped
+  local -a how
+  # shellcheck disable=SC2046,SC2206
+  how=(-m unmask train --config "$here/chain.yaml" --data "$CORPUS" --no-progress --out "$run" $(options "$1") $FLAGS "${@:3}")
+  LIMIT=$((left > 1 ? left : 1)) python "${how[@]}" --steps "$2" && return
+  stopped=$(find "$run/state" -name 'step-*' 2>/dev/null | sed 's/.*step-0*//' | sort -n | tail -n 1)
+  [ -n "$stopped" ] || return
+  say "$1 was stopped after $stopped steps"
+  python "${how[@]}" --steps "$((stopped + COOL < $2 ? stopped + COOL : $2))" # the rate falls to zero over these
 }
 
 bounds() { # NAME=MODEL OPTIONS...
@@ -64,8 +70,7 @@ joint() { # NAME-BLOCKS: a head with so many of the model's last blocks
 
 one() { # NAME STEPS PLANS COUNTS OPTIONS...: a head from its training to what it is worth
   local name=$1
-  # shellcheck disable=SC2046
-  train "$name" "$2" $(options "$name") "${@:5}" && narrow "$name" && keep
+  train "$name" "$2" "${@:5}" && narrow "$name" && keep
   # shellcheck disable=SC2086
   bounds "$name=$OUT/bf16/$name" --plans $3 --steps $4 && keep
   say "$name is done"

@@ -154,6 +154,19 @@ def test_the_command_prints_what_the_head_is_worth(folder, tmp_path, capsys):
     assert said.count("a plan that it was not trained on") == 1
 
 
+def test_a_head_is_trained_on_where_the_model_has_one(folder, tmp_path):
+    """With hardly any rate it stays what it was, beside the model that it was trained beside; a shape is refused."""
+    quick = {name: value for name, value in QUICK.items() if name not in ("hidden", "heads", "blocks")}
+    quick |= {"objective": "chain", "from_": folder / "run"}
+    same = unmask.train(folder / "corpus", out=tmp_path / "on", lr=1e-12, **quick)
+    before, after = unmask.load(folder / "run").step_law.head, unmask.load(tmp_path / "on").step_law.head
+    assert after.config == before.config == same.step_law.head.config
+    for one, other in zip(before.parameters(), after.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    with pytest.raises(UserError, match="has a head, which is trained on as it is: leave out hidden"):
+        unmask.train(folder / "corpus", hidden=16, **quick)
+
+
 def test_what_is_trained_on_from_a_model_with_a_head_has_none(folder, tmp_path):
     """The head is for the weights that it was trained beside."""
     quick = {name: value for name, value in QUICK.items() if name not in ("hidden", "heads", "blocks", "steps")}

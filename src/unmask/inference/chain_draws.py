@@ -87,7 +87,7 @@ def _by_noise(step: Step, key_M: Tensor, noise: Noise) -> Draw:
     run, drawn = step.ready.fused(gumbel.draw if noise == "gumbel" else categorical.draw), []
     for part in step.parts():
         logits_CV, key_C = step.logits(part), key_M[part.to(key_M.device)]
-        noises = (key_C, gumbel.steps_of(logits_CV.shape[1], key_C.device)) if noise == "gumbel" else (key_C,)
+        noises = (key_C, gumbel.steps_of(logits_CV.shape[1], step.ready.draw_device)) if noise == "gumbel" else (key_C,)
         drawn.append(run(logits_CV, *noises, step.ready.states.mask, step.law, step.heat(part)))
     return categorical.join(drawn)
 

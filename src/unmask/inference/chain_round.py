@@ -100,7 +100,7 @@ class Round:
         h_GSD = self.h_GSD + self.head(self.h_GSD, self.table(self.token_GS), self.position_GS)
         draw = self.ready.fused(gumbel.draw)
         logits_MV = self.ready.logits(h_GSD.flatten(0, 1))
-        step_V = gumbel.steps_of(logits_MV.shape[1], logits_MV.device)
+        step_V = gumbel.steps_of(logits_MV.shape[1], self.ready.draw_device)
         drawn = draw(logits_MV, self.key_GS.flatten(), step_V, self.ready.states.mask, self.law)
         slot_S = torch.arange(S, device=h_GSD.device)
         open_GS = self.real_GS & (slot_S >= self.first_G[:, None])

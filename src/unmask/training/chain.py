@@ -14,11 +14,12 @@ from torch import Tensor
 from unmask.checkpoint.chain import with_head
 from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import Checkpoint, save
-from unmask.core.errors import named
+from unmask.core.errors import UserError, named
 from unmask.core.ranks import Ranks, joined
 from unmask.core.streams import seed_of
 from unmask.data.loader import Loader
 from unmask.inference.categorical import Draw
+from unmask.inference.chain import Chain
 from unmask.inference.ready import make_ready, usual_batch
 from unmask.inference.step_law import Factorised, Step, StepLaw
 from unmask.models.chain import ChainConfig, ChainHead, token_table
@@ -51,12 +52,29 @@ def new_head(base: Checkpoint, name: str, seed: int, shape: Mapping[str, Any]) -
         return ChainHead(config)
 
 
+def trained_on(law: Chain, name: str, shape: Mapping[str, Any]) -> ChainHead:
+    """A copy of the head that a model has, to go on from."""
+    if shape:
+        raise UserError(f"{name} has a head, which is trained on as it is: leave out {next(iter(shape))}, or give the "
+                        "model without it")  # fmt: skip
+    head = ChainHead(law.head.config)
+    head.load_state_dict(law.head.state_dict())
+    return head
+
+
 def train_chain(
     base: Checkpoint, name: str, objective: Chaining, loader: Loader, trainer: Trainer, shape: Mapping[str, Any]
 ) -> Checkpoint:
-    """A model with a chain that was trained beside it."""
-    head = new_head(base, name, trainer.seed, shape)
-    made = trainer.fit(head, objective, loader, facts={"from": {"source": name, "weights": head.config.base_weights}})
+    """A model with a chain that was trained beside it: a new one, or the one that it has."""
+    facts: dict[str, Any] = {"source": name}
+    if isinstance(base.step_law, Chain):
+        head = trained_on(base.step_law, name, shape)
+        facts["head"] = weights_hash(head)
+        base = dataclasses.replace(base, step_law=Factorised())
+    else:
+        head = new_head(base, name, trainer.seed, shape)
+    facts["weights"] = head.config.base_weights
+    made = trainer.fit(head, objective, loader, facts={"from": facts})
     trained = made.model
     assert isinstance(trained, ChainHead)
     if "chain" not in made.provenance:  # a finished run has it

@@ -20,6 +20,7 @@ from unmask.data.answers import Answers, Data, is_answers
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet, check_tokenizer
 from unmask.data.tokenizer import Tokenizer
+from unmask.inference.step_law import Factorised
 from unmask.metrics.gen_ppl import PROTOCOL, check_judge
 from unmask.metrics.judges import load_judge
 from unmask.models.denoiser import is_causal
@@ -150,7 +151,8 @@ def _chain(
     chosen |= {} if plan_steps is None else {"steps": (plan_steps,)}
     given = {name: value for name, value in shape.items() if value is not None}
     chosen |= {"teacher_steps": given.pop("teacher_steps")} if "teacher_steps" in given else {}
-    return train_chain(base, _lasting(from_) or "", Chaining(base, **chosen), loader, trainer, given)
+    alone = dataclasses.replace(base, step_law=Factorised())
+    return train_chain(base, _lasting(from_) or "", Chaining(alone, **chosen), loader, trainer, given)
 
 
 @dataclass
