@@ -94,6 +94,27 @@ def test_the_table_is_drawn_on_the_plan_of_the_run_and_says_so(capsys, place, tm
     assert table["rows"][-1]["nfe"] == pytest.approx(float(drawn.nfe.double().mean()))
 
 
+def test_a_duo_is_distilled_in_rounds_with_a_table(capsys, place, tmp_path):
+    """The same rounds, guard, files and table as of any method; and stopped in between, the same student to the bit."""
+    teacher, corpus = tmp_path / "duo", place / "corpus"
+    words = f"--process uniform --preset tiny --length 12 --steps 2 --batch 4 --eval_batches 1 {QUICK}"
+    assert main(["train", "--data", str(corpus), *words.split(), "--out", str(teacher)]) == 0
+    words = f"--method dcd --teacher {teacher} --data {corpus} {OPTIONS} --sample_steps 3"
+    assert main(["distill", *words.split(), "--out", str(tmp_path / "whole")]) == 0
+    assert "on the plan ancestral;" in " ".join(capsys.readouterr().out.split())
+    table = json.loads((tmp_path / "whole/rounds.json").read_text())
+    assert (table["plan"], [row["nfe"] for row in table["rows"]]) == ("ancestral", [3, 3, 3])
+    said = [json.loads(line) for line in (tmp_path / "whole/metrics.jsonl").read_text().splitlines()]
+    assert [(one["round"], one["delta"]) for one in said if "loss" in one][-1] == (2, 0.2)
+    parts = tmp_path / "parts"
+    assert main(["distill", *words.replace("--rounds 2", "--rounds 1").split(), "--out", str(parts)]) == 0
+    assert main(["distill", *words.split(), "--out", str(parts)]) == 0
+    whole, again = (load(folder / "rounds/2").model for folder in (tmp_path / "whole", parts))
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
+    assert main(["distill", *words.replace("dcd", "sdtt").split(), "--out", str(tmp_path / "no")]) == 2
+    assert "SDTT rolls out a masked process" in capsys.readouterr().err
+
+
 def test_a_student_starts_as_its_teacher(capsys, place, tmp_path):
     for method in ("mcd", "sdtt", "cd4lm", "elbo"):
         words = f"--lr 1e-30 --rounds 1 --round_steps 1 --method {method} --guard off --batch 4 --eval_every 0 {QUICK}"

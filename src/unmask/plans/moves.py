@@ -64,9 +64,9 @@ class Move:
     @classmethod
     def at(cls, step: int, steps: int, reveal_BL: Tensor, device: torch.device, **more: Any) -> Move:
         """A move from a table of what to reveal."""
-        rows_R, local_row_M = torch.unique(reveal_BL.nonzero()[:, 0], return_inverse=True)
-        flat_M, L = _flat(reveal_BL), reveal_BL.shape[1]
-        local_M = local_row_M * L + flat_M % L
+        flat_M, (B, L), some_B = _flat(reveal_BL), reveal_BL.shape, reveal_BL.any(1)
+        rows_R = some_B.nonzero()[:, 0]
+        local_M = flat_M if len(rows_R) == B else (some_B.cumsum(0) - 1)[flat_M // L] * L + flat_M % L
         flat_M, rows_R, local_M = (to_device(part, device) for part in (flat_M, rows_R, local_M))
         return cls(step, steps, flat_M, rows_R, local_M, **more)
 

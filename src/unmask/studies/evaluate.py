@@ -191,7 +191,8 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str]) -> Design:
         if entry.role != "ar" and not any(plan.of_every != entry.checkpoint.process.by_plan for plan in plans):
             usual = design.plans_of(entry)[0].name
             notes.append(f"{entry.name}: none of --plans is of the process {entry.checkpoint.process.name}: {usual}.")
-    if tails := [plan.name for plan in plans if plan.greedy]:
+    scored = [plan for entry in entries if entry.role != "ar" for plan in design.plans_of(entry)]
+    if tails := dict.fromkeys(plan.name for plan in scored if plan.greedy):
         notes.append(f"No NELBO on {', '.join(tails)}: it ends with the likeliest tokens; other texts have no chance.")
     brackets = study.bracket and study.judge is not None and design.draws and design.compares
     top_ps = sorted(set(study.top_ps or (TOP_PS if brackets and study.top_ps is None else ())), reverse=True)

@@ -21,6 +21,7 @@ from unmask.metrics.gen_ppl import PROTOCOL, gen_ppl, unigram_entropy
 from unmask.metrics.judges import Judge
 from unmask.metrics.score import Ratio, Score
 from unmask.metrics.texts import of_samples
+from unmask.plans.every import ANCESTRAL
 from unmask.plans.grids import usual_grid
 from unmask.sampling.verbs import sample
 
@@ -31,9 +32,10 @@ def round_table(
     """Draw from every student in a run's folder and from its teacher, and write `rounds.json` there: for each its
     name, temperature, NFE, unigram entropy, Gen PPL (with a judge), held-out ELBO (where the run evaluated) and round.
 
-    Texts are drawn on the plan with its usual grid; the judge reads by the protocol mdlm.
+    Texts are drawn on the plan with its usual grid (of a process that goes by no plan: ancestral); the judge reads by the protocol mdlm.
     """
-    how: dict[str, Any] = {"plan": plan, "grid": usual_grid(plan)} if teacher.process.by_plan else {}
+    own = (plan, usual_grid(plan)) if teacher.process.by_plan else (ANCESTRAL, "uniform")
+    how: dict[str, Any] = dict(zip(("plan", "grid"), own, strict=True))
 
     def row(name: str, checkpoint: Checkpoint, temperature: float, elbo: Any, about: Any) -> dict[str, Any]:
         settings = {**how, "temperature": temperature, "seed": seed, "device": device}

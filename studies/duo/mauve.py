@@ -1,0 +1,73 @@
+"""MAUVE in two halves: features where the GPU is, the clustering where the package mauve-text is.
+
+python studies/duo/mauve.py features NAME=MODEL --data HELD --judge pocket-judge --n 2048 --steps 8 32 --out features.npz
+python studies/duo/mauve.py table features-*.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from unmask.checkpoint.io import load
+from unmask.metrics.judges import load_judge
+from unmask.metrics.mauve import judge_features, mauve
+from unmask.metrics.texts import held_out, of_samples
+from unmask.sampling.verbs import sample
+
+PLANS = {True: ("comb", "iid"), False: ("ancestral", "greedy_tail")}  # by whether the process goes by a plan
+REAL = "real"
+
+
+def features(told: argparse.Namespace) -> None:
+    """Features of real text and of every plan and number of steps, in float16, with the mean forwards of each."""
+    name, _, source = told.model.partition("=")
+    checkpoint, judge = load(source), load_judge(told.judge)
+    assert checkpoint.tokenizer is not None
+    real = held_out(told.data, checkpoint.tokenizer, checkpoint.model.length, count=told.n)
+    found = {REAL: judge_features(judge, real)}
+    for plan in PLANS[checkpoint.process.by_plan]:
+        for steps in told.steps:
+            drawn = sample(checkpoint, told.n, steps, plan=plan, seed=told.seed)
+            key = f"{name} {plan} {steps} {drawn.record['nfe']:.1f}"
+            found[key] = judge_features(judge, of_samples(drawn, checkpoint.tokenizer))
+    np.savez_compressed(told.out, **{key: value.astype(np.float16) for key, value in found.items()})
+
+
+def table(told: argparse.Namespace) -> None:
+    """MAUVE of each against as many real texts as there are of both."""
+    print("| model | plan | steps | NFE | MAUVE | 95% | texts |\n| --- | --- | ---: | ---: | ---: | --- | ---: |")
+    for file in told.files:
+        with np.load(file) as found:
+            real = found[REAL].astype(np.float64)
+            for key in (key for key in found if key != REAL):
+                drawn = found[key].astype(np.float64)
+                few = min(len(real), len(drawn))
+                score = mauve(drawn[:few], real[:few], least=2)
+                cells = [*key.split(), f"{score.value:.3f}", f"{score.low:.3f} to {score.high:.3f}", str(few)]
+                print("|", " | ".join(cells), "|", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(required=True)
+    one = verbs.add_parser("features")
+    one.add_argument("model")
+    one.add_argument("--data", type=Path, required=True)
+    one.add_argument("--judge", default="pocket-judge")
+    one.add_argument("--n", type=int, default=2048)
+    one.add_argument("--steps", type=int, nargs="+", default=[8, 32])
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--out", type=Path, required=True)
+    one.set_defaults(run=features)
+    two = verbs.add_parser("table")
+    two.add_argument("files", type=Path, nargs="+")
+    two.set_defaults(run=table)
+    told = parser.parse_args()
+    told.run(told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""The tables of studies/duo/run.sh: bounds of every model, and what it writes at each number of forwards.
+
+python studies/duo/table.py runs/shadows
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+COLUMNS = ("gen_ppl", "judge_nll", "sampler_entropy", "entropy", "energy_distance", "self_bleu", "repeated_4")
+
+
+def read(path: Path) -> dict[str, Any]:
+    file = path / "results.json"
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return found
+
+
+def bounds(run: Path) -> Iterator[str]:
+    """Nats a token on held-out text: of continuous time, and of N steps on each plan."""
+    found = [one for folder in sorted(run.glob("bounds-*")) for one in read(folder).get("likelihood", [])]
+    found = [one for one in found if one["model"] != "teacher"]  # of a student: it has a name of its own here
+    counts = sorted({one["steps"] for one in found if one["plan"]})
+    yield f"| model | plan | continuous | {' | '.join(f'N = {N}' for N in counts)} |"
+    yield "| --- | --- | ---: |" + " ---: |" * len(counts)
+    whole = {one["model"]: one for one in found if not one["plan"]}
+    for model, plan in sorted({(one["model"], one["plan"]) for one in found if one["plan"]}):
+        by_count = {one["steps"]: one for one in found if (one["model"], one["plan"]) == (model, plan)}
+        cells = [said(one["scores"]["per_token"]) for one in (whole.get(model), *map(by_count.get, counts)) if one]
+        yield f"| {model} | `{plan}` | {' | '.join(cells)} |"
+
+
+def cells(run: Path) -> Iterator[str]:
+    """What each writes, by its forwards."""
+    found = [cell for cell in read(run / "all").get("cells", []) if cell["temperature"] is not None or cell["plan"]]
+    scores = [name for name in COLUMNS if any(name in cell["scores"] for cell in found)]
+    yield f"| model | plan | steps | NFE | T | {' | '.join(scores)} |"
+    yield "| --- | --- | ---: | ---: | ---: |" + " ---: |" * len(scores)
+    for cell in sorted(found, key=lambda c: (c["nfe"] or 0, -(c["temperature"] or 0), c["model"], c["plan"] or "")):
+        shown = [said(cell["scores"][name]) if name in cell["scores"] else "" for name in scores]
+        nfe = "" if cell["nfe"] is None else f"{cell['nfe']:.1f}"
+        yield f"| {cell['model']} | `{cell['plan']}` | {cell['steps']} | {nfe} | {cell['temperature']} | {' | '.join(shown)} |"
+
+
+def said(score: dict[str, Any]) -> str:
+    """A value with its standard error."""
+    error = score.get("stderr")
+    return f"{score['value']:.4g}" + (f" ± {error:.2g}" if error else "")
+
+
+def main(run: Path) -> None:
+    print("Nats a token on held-out text\n", *bounds(run), "\nWhat is written\n", *cells(run), sep="\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
