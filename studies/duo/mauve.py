@@ -1,6 +1,6 @@
 """MAUVE in two halves: features where the GPU is, the clustering where the package mauve-text is.
 
-python studies/duo/mauve.py features NAME=MODEL --data HELD --judge pocket-judge --n 2048 --steps 8 32 --out features.npz
+python studies/duo/mauve.py features NAME=MODEL --data HELD --n 2048 --steps 8 32 --out features.npz
 python studies/duo/mauve.py table features-*.npz
 """
 

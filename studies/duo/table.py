@@ -43,7 +43,8 @@ def cells(run: Path) -> Iterator[str]:
     for cell in sorted(found, key=lambda c: (c["nfe"] or 0, -(c["temperature"] or 0), c["model"], c["plan"] or "")):
         shown = [said(cell["scores"][name]) if name in cell["scores"] else "" for name in scores]
         nfe = "" if cell["nfe"] is None else f"{cell['nfe']:.1f}"
-        yield f"| {cell['model']} | `{cell['plan']}` | {cell['steps']} | {nfe} | {cell['temperature']} | {' | '.join(shown)} |"
+        where = f"| {cell['model']} | `{cell['plan']}` | {cell['steps']} | {nfe} | {cell['temperature']} |"
+        yield f"{where} {' | '.join(shown)} |"
 
 
 def said(score: dict[str, Any]) -> str:
