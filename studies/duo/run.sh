@@ -5,13 +5,13 @@
 #       OUT=runs/shadows bash studies/duo/run.sh
 # CORPUS is distilled on, HELD is scored on. CURRICULUM and AR may be left out; then DCD starts from DUO. Lanes go side by
 # side on one GPU; one that fails stops no other, and the same call goes on where it stopped. KEEP gets results.tgz
-# (tables, report, logs), features-*.npz (for mauve.py, at home) and the last students in bf16.
+# (tables, report, logs), features-*.npz (for features.py, at home) and the last students in bf16.
 # At toy size, in two minutes on a CPU: TOY=1 CORPUS=... (a model of 16 tokens a text will do)
 set -uo pipefail
 : "${CORPUS:?a folder of unmask prepare, with the tokenizer of the models}" "${HELD:?a folder with held-out text}"
 : "${MDLM:?a masked model}" "${DUO:?a uniform model}" "${CURRICULUM:=}" "${AR:=}" "${OUT:=runs/shadows}" "${KEEP:=$OUT/kept}"
 : "${ROUNDS:=5}" "${ROUND_STEPS:=200}" "${DELTA:=0.0078125}" "${JUDGE:=pocket-judge}" "${TEXTS:=512}" "${BLOCKS:=504}"
-: "${COUNTS:=4 8 16 32 64}" "${HEATS:=1.0 0.85}" "${MAUVE:=2048}" "${MAUVE_COUNTS:=8 32}" "${LIMIT:=200}" "${TOY:=}"
+: "${COUNTS:=4 8 16 32 64}" "${HEATS:=1.0 0.85}" "${MAUVE:=504}" "${MAUVE_COUNTS:=8 32}" "${LIMIT:=200}" "${TOY:=}"
 : "${FLAGS:=--batch 128 --lr 3e-4 --warmup 100 --ema 0.999 --precision bf16 --eval_every 200}"
 MASKED="comb iid" UNIFORM="ancestral greedy_tail psi:share=0.05"
 if [ -n "$TOY" ]; then
@@ -41,7 +41,7 @@ worth() { # NAME FOLDER: bounds, cells, features
     --temperatures $HEATS -n "$TEXTS" --data "$HELD" --judge "$JUDGE" --no-bracket --no-bounds --cells "$OUT/cells" \
     --out "$OUT/alone-$1"
   # shellcheck disable=SC2086
-  python "$here/mauve.py" features "$1=$2" --data "$HELD" --judge "$JUDGE" --n "$MAUVE" --steps $MAUVE_COUNTS \
+  python "$here/features.py" make "$1=$2" --data "$HELD" --judge "$JUDGE" --n "$MAUVE" --steps $MAUVE_COUNTS \
     --out "$KEEP/features-$1.npz"
   say "$1 is scored"
 }

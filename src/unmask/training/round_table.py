@@ -32,8 +32,8 @@ def round_table(
     """Draw from every student in a run's folder and from its teacher, and write `rounds.json` there: for each its
     name, temperature, NFE, unigram entropy, Gen PPL (with a judge), held-out ELBO (where the run evaluated) and round.
 
-    Texts are drawn on the plan with its usual grid, of a process that goes by none on `ancestral`; the judge reads by the
-    protocol mdlm.
+    Texts are drawn on the plan with its usual grid, of a process that goes by none on `ancestral`; the judge reads by
+    the protocol mdlm.
     """
     own = (plan, usual_grid(plan)) if teacher.process.by_plan else (ANCESTRAL, "uniform")
     how: dict[str, Any] = dict(zip(("plan", "grid"), own, strict=True))

@@ -1,7 +1,7 @@
 """MAUVE in two halves: features where the GPU is, the clustering where the package mauve-text is.
 
-python studies/duo/mauve.py features NAME=MODEL --data HELD --n 2048 --steps 8 32 --out features.npz
-python studies/duo/mauve.py table features-*.npz
+python studies/duo/features.py make NAME=MODEL --data HELD --n 2048 --steps 8 32 --out features.npz
+python studies/duo/features.py table features-*.npz
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PLANS = {True: ("comb", "iid"), False: ("ancestral", "greedy_tail")}  # by wheth
 REAL = "real"
 
 
-def features(told: argparse.Namespace) -> None:
+def make(told: argparse.Namespace) -> None:
     """Features of real text and of every plan and number of steps, in float16, with the mean forwards of each."""
     name, _, source = told.model.partition("=")
     checkpoint, judge = load(source), load_judge(told.judge)
@@ -53,7 +53,7 @@ def table(told: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = parser.add_subparsers(required=True)
-    one = verbs.add_parser("features")
+    one = verbs.add_parser("make")
     one.add_argument("model")
     one.add_argument("--data", type=Path, required=True)
     one.add_argument("--judge", default="pocket-judge")
@@ -61,7 +61,7 @@ def main() -> None:
     one.add_argument("--steps", type=int, nargs="+", default=[8, 32])
     one.add_argument("--seed", type=int, default=0)
     one.add_argument("--out", type=Path, required=True)
-    one.set_defaults(run=features)
+    one.set_defaults(run=make)
     two = verbs.add_parser("table")
     two.add_argument("files", type=Path, nargs="+")
     two.set_defaults(run=table)
