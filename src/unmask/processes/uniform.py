@@ -105,7 +105,10 @@ def rate_of_nelbo(
     at_z_moved = speed * kappa * y_z * in_z.square() / (alpha * beta)
     at_z = torch.where(same, speed * kappa * in_z / alpha * (1 - (1 + kappa) * in_z / beta), at_z_moved)
     mean = (p * everywhere).sum(-1, keepdim=True) + p_x * at_x + p_z * at_z
-    slope = (p * (everywhere - mean)).scatter_add(-1, x_C1, p_x * at_x).scatter_add(-1, z_C1, p_z * at_z)
+    # no scatter: compiled, all this is read off the logits in one pass
+    state_W = torch.arange(logits.shape[1], device=logits.device)
+    slope = p * (everywhere - mean) + torch.where(state_W == x_C1, p_x * at_x, 0.0)
+    slope = slope + torch.where(state_W == z_C1, p_z * at_z, 0.0)
     return loss[:, 0], slope.to(logits_CW.dtype)
 
 
