@@ -5,7 +5,7 @@
 #       OUT=runs/shadows bash studies/duo/run.sh
 # CORPUS is distilled on, HELD is scored on. CURRICULUM and AR may be left out; then DCD starts from DUO. Lanes go side by
 # side on one GPU; one that fails stops no other, and the same call goes on where it stopped. KEEP gets results.tgz
-# (tables, report, logs), features-*.npz (for features.py, at home) and the last students in bf16.
+# (tables, report, logs), features.tar (for features.py, where mauve-text is) and the last students in bf16.
 # At toy size, in two minutes on a CPU: TOY=1 CORPUS=... (a model of 16 tokens a text will do)
 set -uo pipefail
 : "${CORPUS:?a folder of unmask prepare, with the tokenizer of the models}" "${HELD:?a folder with held-out text}"
@@ -19,7 +19,7 @@ if [ -n "$TOY" ]; then
 fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$OUT/logs" "$KEEP"
+mkdir -p "$OUT/logs" "$OUT/features" "$KEEP"
 end=$(($(date +%s) + LIMIT))
 left() { local s=$((end - $(date +%s))); echo $((s > 1 ? s : 1)); }
 python() { timeout -k 20 "$(left)" "${PYTHON:-python3}" "$@"; }
@@ -42,7 +42,7 @@ worth() { # NAME FOLDER: bounds, cells, features
     --out "$OUT/alone-$1"
   # shellcheck disable=SC2086
   python "$here/features.py" make "$1=$2" --data "$HELD" --judge "$JUDGE" --n "$MAUVE" --steps $MAUVE_COUNTS \
-    --out "$KEEP/features-$1.npz"
+    --out "$OUT/features/features-$1.npz"
   say "$1 is scored"
 }
 
@@ -76,4 +76,5 @@ python "$here/table.py" "$OUT" | tee "$OUT/table.md"
 (cd "$OUT" && find . \( -name 'results.json' -o -name 'report.*' -o -name 'rounds.json' -o -name 'metrics.jsonl' -o -name '*.log' \
   -o -name '*.md' \) -not -path './cells/*' -print0 | tar --null -czf .results -T -)
 mv "$OUT/.results" "$KEEP/results.tgz"
+tar -cf "$KEEP/features.tar" -C "$OUT/features" .
 say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"
