@@ -143,6 +143,7 @@ class _Compiled:
     def __init__(self, plain: Callable[..., Tensor], already: bool = False) -> None:
         self.plain, self.function = plain, plain if already else torch.compile(plain, dynamic=False)
         self.rows: dict[int, int] = {}  # of a batch, by length
+        self.pool: Any = None  # of memory, which the graphs of all lengths share
         # by length: where the ids go, where the times go, what reads them there
         self.ready: dict[int, tuple[Tensor, dict[str, Tensor], Callable[[], Tensor]]] = {}
 
@@ -157,17 +158,14 @@ class _Compiled:
         if L not in self.ready or len(self.ready[L][0]) < self.rows[L]:
             source = z_RL.new_zeros(self.rows[L], L)
             times = {name: value.new_zeros(self.rows[L]) for name, value in time_R.items()}
-            self.ready[L] = source, times, replayed(partial(self.function, source, **times), z_RL.device)
+            if z_RL.is_cuda and self.pool is None:
+                self.pool = torch.cuda.graph_pool_handle()
+            self.ready[L] = source, times, replayed(partial(self.function, source, **times), z_RL.device, self.pool)
         source, times, run = self.ready[L]
         source[:R].copy_(z_RL)
         for name, value in time_R.items():
             times[name][:R].copy_(value)
         return run()[:R]
-
-
-def graph_of(function: Callable[[Tensor], Tensor], source: Tensor) -> Callable[[], Tensor]:
-    """`function(source)` as a CUDA graph, of whatever lies in `source` when it is called."""
-    return replayed(lambda: function(source), source.device)
 
 
 def replayed(work: Callable[[], T], device: torch.device, pool: Any = None) -> Callable[[], T]:
