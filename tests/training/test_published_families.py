@@ -94,6 +94,30 @@ def takes_adapters(run, corpus, out):
             assert ".lora_" in name or torch.equal(value, before[name.replace(".base_layer", "")]), name
 
 
+def takes_a_chain(run, corpus, out):
+    """A head learns beside a run, which is not touched; it is saved, loaded, sampled with, and refused elsewhere."""
+    shape = {"hidden": 32, "blocks": 1, "heads": 2, "plan": "stride", "plan_steps": 2}
+    before = unmask.load(run)
+    made = unmask.train(
+        corpus, objective="chain", from_=run, length=32, steps=100, out=out / "chain", **shape,
+        **QUICK | {"lr": 3e-3, "ema": 0.95, "eval_every": 0},
+    )  # fmt: skip
+    for one in (made, unmask.load(out / "chain")):
+        assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), before.model.parameters(), strict=True))
+        with_head, alone = one.step_law.facts["measured"]["stride"]["2"]
+        assert with_head < alone - 0.01  # nats a token of held-out text
+    drawn = [unmask.sample(out / "chain", n=2, length=16, steps=2, batch=size, device="cpu") for size in (1, 2)]
+    assert torch.equal(drawn[0].tokens, drawn[1].tokens)
+    assert drawn[0].rounds.min() >= 2
+    assert before.model.mask_id not in drawn[0].tokens
+    with pytest.raises(unmask.UserError, match="is a chain for another vocabulary"):
+        unmask.sample("pocket", n=1, steps=2, step_law=out / "chain", device="cpu")
+
+
+def test_it_takes_a_chain(tuned, corpus, tmp_path):
+    takes_a_chain(tuned, corpus, tmp_path)
+
+
 def test_it_takes_an_adapter(tuned, corpus, tmp_path):
     takes_adapters(tuned, corpus, tmp_path)
 
@@ -130,4 +154,5 @@ def test_a_decoder_learns_is_distilled_and_comes_back_as_it_was(family, corpus, 
     assert (tmp_path / "evaluation/results.json").is_file()
     texts = unmask.sample(str(tmp_path / "student"), prompt=["The", "It was the"], max_new=8, steps=4, device="cpu")
     assert len(texts) == 2
+    takes_a_chain(tmp_path / "run", corpus, tmp_path)
     takes_adapters(tmp_path / "run", corpus, tmp_path)
