@@ -11,7 +11,7 @@ Shapes: R rows, Q positions that are computed, H heads, E features of a head, D 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -19,6 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.models.decoder import Decoder, attend
+
+
+Products = Callable[[Tensor], Sequence[Tensor]]  # the results of several products with one input
 
 
 def quick(model: Decoder, fused: bool = False) -> Quick | None:
@@ -38,17 +41,23 @@ class Quick:
     """`features`, `outputs` and `shift` of a Decoder, with the same arguments."""
 
     def __init__(self, model: Decoder, fused: bool, packed: bool = False) -> None:
-        self.model = model
+        self.model, self.fused, self.packed = model, fused, packed
         self.shift = model.shift
-        together = one_product if packed else beside
-        self._qkv = [together(_named(layer.self_attn, "qkv")) for layer in model.model.layers]
-        self._gate_up = [together([layer.mlp.gate_proj, layer.mlp.up_proj]) for layer in model.model.layers]
-        if packed:
-            torch.cuda.empty_cache()  # of the pieces; does nothing where no GPU was used
-        self.fused = fused
         compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = _fused if fused else lambda function: function
         self._turn, self._turn_all, self._gate = compiled(turned), compiled(turned_together), compiled(gated)
         self._zero = model.model.layers[0].mlp.down_proj.weight.detach().new_zeros(model.config.hidden)
+
+    @cached_property
+    def _products(self) -> list[tuple[Products, Products]]:
+        """Of each layer: queries, keys and values; gate and up. Made when first called: not all who ask for a body
+        call it."""
+        together = one_product if self.packed else beside
+        layers = self.model.model.layers
+        made = [(together(_named(layer.self_attn, "qkv")), together([layer.mlp.gate_proj, layer.mlp.up_proj]))
+                for layer in layers]  # fmt: skip
+        if self.packed:
+            torch.cuda.empty_cache()  # of the pieces; does nothing where no GPU was used
+        return made
 
     def features(
         self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
@@ -67,14 +76,14 @@ class Quick:
             after = layers[index + 1].input_layernorm if index + 1 < len(layers) else model.model.norm
             mixed_RQF = self._mixed(index, n_RQD, cos, sin, seen, cache)
             x_RQD, n_RQD = self._added(x_RQD, mixed_RQF, layer.self_attn.o_proj, layer.post_attention_layernorm)
-            gated_RQF = self._gate(*self._gate_up[index](n_RQD))
+            gated_RQF = self._gate(*self._products[index][1](n_RQD))
             x_RQD, n_RQD = self._added(x_RQD, gated_RQF, layer.mlp.down_proj, after)
         return n_RQD
 
     def _mixed(self, index: int, n_RQD: Tensor, cos: Tensor, sin: Tensor, seen: Tensor | None, cache: Any) -> Tensor:
         """What the attention of a layer gives, before its last product."""
         attention = self.model.model.layers[index].self_attn
-        q, k, v = (each.unflatten(-1, (-1, attention.head_dim)) for each in self._qkv[index](n_RQD))
+        q, k, v = (each.unflatten(-1, (-1, attention.head_dim)) for each in self._products[index][0](n_RQD))
         if hasattr(attention, "q_norm"):
             q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
         if cache is not None and self.fused:
@@ -96,9 +105,6 @@ class Quick:
         y_RQD = F.linear(y_RQF, product.weight, self._zero)
         both: tuple[Tensor, Tensor] = _fused_added(norm.variance_epsilon)(x_RQD, y_RQD, norm.weight)
         return both
-
-
-Products = Callable[[Tensor], Sequence[Tensor]]  # the results of several products with one input
 
 
 def _named(attention: Any, letters: str) -> list[nn.Linear]:
