@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from unmask.models.decoder import Decoder, attend
 
-
 Products = Callable[[Tensor], Sequence[Tensor]]  # the results of several products with one input
 
 
