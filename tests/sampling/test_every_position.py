@@ -109,13 +109,15 @@ def test_the_law_of_a_step_is_bayes_rule_and_the_draw_follows_it(plan: str) -> N
         exact_MK = step_law(chosen, p_XLK, s, t).flatten(0, 1)
         times = (torch.tensor(time, dtype=torch.float64) for time in (s, t))
         log_p_MK, z_M = p_XLK.flatten(0, 1).log(), LINES.flatten()
-        torch.testing.assert_close(chosen.law(process, log_p_MK, z_M, *times, STATES).exp(), exact_MK)
+        torch.testing.assert_close(
+            chosen.law(process, log_p_MK, z_M, *times, STATES).exp(), exact_MK, rtol=1e-10, atol=1e-12
+        )
         mixture = chosen.mixture(process, s, t, STATES)
         assert mixture is not None
         for place in range(0, len(z_M), 5):
             z_n, numbers = z_M[place].expand(n), torch.tensor(mixture, dtype=torch.float64)
             drawn = draw_mixture(log_p_MK[place].expand(n, K), even_n, z_n, numbers, None, Law())
-            torch.testing.assert_close(drawn.log_q_M.exp(), exact_MK[place][drawn.token_M], rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(drawn.log_q_M.exp(), exact_MK[place][drawn.token_M], rtol=1e-10, atol=1e-12)
             share_K = torch.bincount(drawn.token_M, minlength=K) / n
             assert float((share_K - exact_MK[place]).abs().max()) < 5 / n  # an even grid misses each edge by one point
             assert bool((drawn.token_M[~mixture.may_change(even_n)] == z_M[place]).all())
