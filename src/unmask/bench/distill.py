@@ -12,18 +12,17 @@ Shapes: B sequences, L positions, V states.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmask.bench.timing import Columns, Preset, Row, Timing, gib, measure, random_model, rate_of, show
+from unmask.bench.steps import COLUMNS, Steps, checked_place, in_words, ratios
+from unmask.bench.timing import Preset, Row, random_model, rate_of, show
 from unmask.core import provenance
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
-from unmask.core.ranks import pick_device
 from unmask.core.streams import stream
 from unmask.data.loader import Batch
 from unmask.models.denoiser import log_probs, states_of
@@ -33,10 +32,6 @@ from unmask.objectives.distil.mcd import MCD
 from unmask.objectives.distil.teacher import Teacher
 from unmask.plans.plan import draw_u
 from unmask.processes.schedule import stratified
-from unmask.training.optim import adamw
-
-Loss = Callable[[Batch], Tensor]
-IN_A_ROW = 4  # steps of one timed repeat
 
 
 def distill(
@@ -68,21 +63,19 @@ def distill(
         seconds: about the most to spend on the repeats of a row
         json: print JSON instead of a table
     """
-    place = pick_device(device)
-    if min(accumulate, repeats, 1 if batch is None else batch, 1 if length is None else length) < 1 or seconds <= 0:
-        raise UserError("batch, length, accumulate and repeats must be at least 1, and seconds above 0")
+    place = checked_place(device, seconds, accumulate, repeats, batch, length)
     cuda = place.type == "cuda"
     if cuda and only_ours and batch is None:
         raise UserError("without the plain step nobody knows what it can hold: give --batch")
     bench = Bench(random_model(preset), place, length, delta, cuda if compile is None else compile)
     # a batch of another size is a shape of its own, not the start of a slower kernel for all sizes
     with torch._dynamo.config.patch(automatic_dynamic_shapes=False) if cuda else nullcontext():
-        B = batch or (bench.largest_plain_batch() if cuda else 8)
+        B = batch or (bench.largest_batch(bench.plain) if cuda else 8)
         losses = {"ours": bench.ours} if only_ours else {"plain": bench.plain, "ours": bench.ours}
         lines = [bench.row(name, loss, B, accumulate, repeats, seconds) for name, loss in losses.items()]
     result: Row = {
         "lines": lines,
-        "ratios": {} if only_ours else _ratios(*lines),
+        "ratios": {} if only_ours else ratios(*lines),
         "matmul_tflops": rate_of(place) / 1e12,
         "model": config_to_json(bench.student),
         "length": bench.L,
@@ -92,33 +85,23 @@ def distill(
         "record": provenance.record(place, delta=delta),
     }
     sequences = f"{accumulate} x " * (accumulate > 1) + f"{B} sequences of {bench.L}"
-    columns: Columns = {
-        "": lambda row: row["name"],
-        "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
-        "ms / sequence": lambda row: f"{row['ms_per_sequence']:.2f}",
-        "of matmul rate": lambda row: f"{row['flops_share']:.0%}",
-        "peak GiB": gib,
-    }
-    words = [] if only_ours else [_words(result["ratios"])]
-    show(result, json, f"An MCD step on {result['record']['device']}: {sequences}", columns, words)
+    words = [] if only_ours else [in_words(result["ratios"])]
+    show(result, json, f"An MCD step on {result['record']['device']}: {sequences}", COLUMNS, words)
     return result
 
 
-class Bench:
+class Bench(Steps):
     """A student, its teacher and its optimiser, shared by all rows of the table."""
 
     def __init__(self, student: DiT, place: torch.device, length: int | None, delta: float, compile: bool) -> None:
-        self.student, self.place, self.compiled = student.to(place).train(), place, compile
-        self.L = length or student.length
-        self.objective = MCD(student, delta=delta)
+        self.objective = MCD(student.to(place).train(), delta=delta)  # which copies the student before it is compiled
+        super().__init__(student, place, length, compile)
         assert isinstance(self.objective.teacher, Teacher)
         self.teacher = self.objective.teacher
         self.teacher_head = copy.deepcopy(student.head).requires_grad_(False)
         self.teacher_condition = student._condition().detach()
         if compile:
             self.objective.compile()
-            family_of(student).compile(student)
-        self.optimiser = adamw(student, betas=(0.9, 0.999), weight_decay=0.0)
 
     def ours(self, batch: Batch) -> Tensor:
         output = self.objective(self.student, batch, step=0, generator=stream(0, "noise"))
@@ -141,78 +124,8 @@ class Bench:
         both_BL, revealed_BL = (to_device(mask_BL, self.place) for mask_BL in (pair.distil, pair.reconstruct))
         return (kl_BL * both_BL + nll_BL * revealed_BL).sum()
 
-    def step(self, loss: Loss, B: int, accumulate: int) -> None:
-        """One optimiser step over accumulate · B sequences."""
-        total = accumulate * B
-        for start in range(0, total, B):
-            generator = stream(0, "tokens", start)
-            x0_BL = to_device(torch.randint(self.student.vocab_size - 1, (B, self.L), generator=generator), self.place)
-            with torch.autocast(self.place.type, torch.bfloat16, enabled=self.place.type == "cuda"):
-                value = loss(Batch(x0_BL, start, total))
-            value.backward()
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-
-    def row(self, name: str, loss: Loss, B: int, accumulate: int, repeats: int, seconds: float) -> Row:
-        self._forget()
-        one = measure(lambda: self.step(loss, B, accumulate), self.place, repeats=1, warmup=1)
-        fit = max(1, min(repeats, int(seconds / (one.seconds * IN_A_ROW))))
-
-        def work() -> None:
-            for _ in range(IN_A_ROW):
-                self.step(loss, B, accumulate)
-
-        timing = measure(work, self.place, repeats=fit, warmup=1)
-        sequences = B * accumulate * IN_A_ROW
-        return {
-            "name": name,
-            "tokens_per_second": sequences * self.L / timing.seconds,
-            "ms_per_sequence": timing.seconds / sequences * 1e3,
-            "flops_share": sequences * self.L * self._flops(name) / timing.seconds / rate_of(self.place),
-            "spread": timing.spread,
-            "peak_gib": timing.peak_gib,
-        }
-
-    def _flops(self, name: str) -> float:
+    def flops(self, name: str) -> float:
         """Of the products for one token: three passes of the student (two of them backward), one of the teacher."""
         masked = 1 - float(self.teacher.process.schedule.gamma(torch.tensor((1 + self.objective.delta) / 2)))
         body, head = family_of(self.student).flops(self.student, self.L)
         return 4 * (body + (masked if name == "ours" else 1.0) * head)
-
-    def largest_plain_batch(self) -> int:
-        """The most sequences the plain step can hold: from two small batches the need is a straight line."""
-        _, whole = torch.cuda.mem_get_info(self.place)
-        small, large = 4, 8
-        needs = [self._peak(size) for size in (small, large)]
-        if needs[0] is None or needs[1] is None:
-            return next((size for size in (2, 1) if self._peak(size) is not None), 1)
-        slope = (needs[1] - needs[0]) / (large - small)
-        guess = max(large, int((0.98 * whole / 2**30 - needs[0]) / slope) + small)
-        while guess > large and self._peak(guess) is None:
-            guess -= max(1, guess // 16)
-        return guess
-
-    def _peak(self, B: int) -> float | None:
-        """GiB that a plain step needs, None if there are not so many."""
-        self._forget()
-        try:
-            timing: Timing = measure(lambda: self.step(self.plain, B, 1), self.place, repeats=1, warmup=1)
-            return timing.peak_gib
-        except torch.OutOfMemoryError:
-            self.optimiser.zero_grad(set_to_none=True)
-            return None
-
-    def _forget(self) -> None:
-        """Give cached memory back, so that what one row leaves is not in another's way."""
-        if self.place.type == "cuda":
-            torch.cuda.empty_cache()
-
-
-def _ratios(plain: Row, ours: Row) -> dict[str, float]:
-    found = {"speed": ours["tokens_per_second"] / plain["tokens_per_second"]}
-    return found if ours["peak_gib"] is None else {**found, "memory": ours["peak_gib"] / plain["peak_gib"]}
-
-
-def _words(ratios: dict[str, float]) -> str:
-    memory = f", with {ratios['memory']:.0%} of the memory" if "memory" in ratios else ""
-    return f"ours does {ratios['speed']:.2f}x the tokens of the plain step{memory}"

@@ -130,6 +130,10 @@ BENCHES = {
         "our distillation step against the plain one: speed and memory",
         "unmask.bench.distill:distill", plugins=False, smaller=f"{_BATCH} or --length",
     ),
+    "duo": Verb(
+        "our training step of Duo against the plain one: speed and memory",
+        "unmask.bench.duo:duo", plugins=False, smaller=f"{_BATCH} or --length",
+    ),
     "cache": Verb(
         "the error of an approximate cache of keys and values; what it saves",
         "unmask.bench.cache:cache", plugins=False,

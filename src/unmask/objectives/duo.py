@@ -98,23 +98,13 @@ class Duo(Fusible):
                 f"a {type(student).__name__} has no `embed`, so it takes no soft inputs: give --soft_steps 0"
             )
         x0_BL, K = batch.tokens_BL, states_of(student).size
-        noise_B = self._noise_of(stratified(batch.total, generator)[rows_of(batch)], K)
-        at, (first, last) = GaussianDuality(K).uniform(noise_B), self._ends(K)
+        noise_B, at, span = place_of(stratified(batch.total, generator)[rows_of(batch)], self.soft.soft_window, K)
         read_BLD, z_BL = self._read(student, batch, noise_B, generator)
-        view = _view(z_BL, at, float(last - first), K)
+        view = _view(z_BL, at, span, K)
         t_B = self.process.schedule.inverse(at.alpha).clamp(0, 1)
         loss_BL = bound.nats_of(student, x0_BL, view, t_B, read_BLD=read_BLD)
         region_BL = torch.full_like(x0_BL, RECONSTRUCT, dtype=torch.int8)
         return LossOutput(loss_BL, torch.ones_like(loss_BL), region_BL)
-
-    def _ends(self, K: int) -> Tensor:
-        """The latent's noise at time 0 and 1: where it keeps the window's shares."""
-        share = torch.tensor(self.soft.soft_window, dtype=torch.float64)
-        return -2 * GaussianDuality(K).inverse(kept(share, K)).log()
-
-    def _noise_of(self, t_B: Tensor, K: int) -> Tensor:
-        first, last = self._ends(K)
-        return first + (last - first) * t_B
 
     def _read(self, student: Any, batch: Batch, noise_B: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """What the network reads, (B, L, D), and z = argmax w. All noise is drawn for the whole global batch."""
@@ -130,6 +120,15 @@ class Duo(Fusible):
         weights_BLk = (w_BLk / soft.soft_tau).softmax(-1).float()
         ids_BLk, weights_BLk = ids_BLk.to(x0_BL.device), weights_BLk.to(x0_BL.device)
         return student.embed(ids_BLk, weights_BLk), ids_BLk[..., 0]
+
+
+def place_of(t_B: Tensor, window: Sequence[float], K: int) -> tuple[Tensor, UniformCalibration, float]:
+    """The latent's noise at times t, what its argmax is there, and how far noise goes from time 0, where as many tokens
+    are kept as the window begins with, to time 1."""
+    duality = GaussianDuality(K)
+    first, last = -2 * duality.inverse(kept(torch.tensor(window, dtype=torch.float64), K)).log()
+    noise_B = first + (last - first) * t_B
+    return noise_B, duality.uniform(noise_B), float(last - first)
 
 
 def _view(z_BL: Tensor, at: UniformCalibration, span: float, K: int) -> View:
