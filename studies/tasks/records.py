@@ -6,21 +6,24 @@ unmask evaluate ... --check studies/tasks/records.py:check
 
 import json
 import random
+import re
 import string
 import sys
 
 LENGTH = 127  # of every record, filled up with spaces
 LAGS = (13, 40)  # from a key to its copy
+ID = re.compile(r"(\d{12})-+(\d{12})-*")
 
 
 def make(rng: random.Random) -> str:
-    """One record."""
+    """One record. Only the copy's place and the number of tags move what follows; nothing is noise but key and tags."""
     key = "".join(rng.choices(string.digits, k=12))
-    between = "".join(rng.choices(string.ascii_lowercase, k=rng.randint(*LAGS) - len(key)))
+    copied = f"{key:-<{rng.randint(*LAGS)}}{key}"
+    numbers = rng.choices(range(10), k=3)
     tags = ["".join(rng.choices(string.ascii_lowercase, k=2)) for _ in range(rng.randint(1, 4))]
-    numbers = [rng.randint(0, 99) for _ in range(rng.randint(1, 3))]
-    record = {"id": key + between + key, "tags": tags, "count": len(tags), "add": numbers, "sum": sum(numbers)}
-    return json.dumps(record, separators=(",", ":")).ljust(LENGTH)
+    said = json.dumps({"add": numbers, "sum": 0, "count": len(tags), "tags": tags}, separators=(",", ":"))
+    said = said.replace('"sum":0', f'"sum":{sum(numbers):2}')
+    return f'{{"id":"{copied:-<{LAGS[1] + 12}}",{said[1:]}'.ljust(LENGTH)
 
 
 def check(text: str) -> dict[str, float | str]:
@@ -35,11 +38,10 @@ def check(text: str) -> dict[str, float | str]:
         whole = False
     if not whole:
         return {**right, "key": ""}
-    key, copy = both[:12], both[-12:]
-    digits = len(both) >= 12 + LAGS[0] and (key + copy).isdigit() and both[12:-12].isalpha()
-    right = {"parses": 1.0, "copy": float(digits and key == copy), "count": float(said[0] == len(tags)),
+    found = ID.fullmatch(both)
+    right = {"parses": 1.0, "copy": float(bool(found) and found[1] == found[2]), "count": float(said[0] == len(tags)),
              "sum": float(said[1] == sum(numbers))}  # fmt: skip
-    return {**right, "all": float(all(right.values())), "key": key}
+    return {**right, "all": float(all(right.values())), "key": both[:12]}
 
 
 if __name__ == "__main__":

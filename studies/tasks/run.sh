@@ -1,27 +1,30 @@
 #!/usr/bin/env bash
 # The tasks that need no judge: data, a model, a chain beside it, texts on every plan, and what of them is right.
 #   OUT=runs/tasks-found bash studies/tasks/run.sh
-#   TASKS=records SEEDS="0 1 2" SCALE=150 MINUTES=9 OUT=... bash studies/tasks/run.sh
-# Every task and seed goes its own way beside the others; after MINUTES what is done counts. $OUT gets TASK-sSEED.json
-# (read by table.py) and logs.tar.gz. Seed FIRST meets every plan, the others the headline's.
+#   TASKS=records SEEDS="0 1 2" SCALE=150 TIME=600 OUT=... bash studies/tasks/run.sh
+# Every task and seed goes its own way beside the others; after TIME seconds what is done counts. A model that has not done
+# its steps after 45% of TIME ends there, by its averaged weights; a chain has 20% of TIME. $OUT gets TASK-sSEED.json
+# (for `python -m tools.results slim`) and logs.tar.gz. Seed FIRST meets every plan, the others the headline's.
 # At toy size, in minutes on a CPU: TOY=1 TASKS=sudoku4 OUT=runs/toy bash studies/tasks/run.sh
 set -uo pipefail
 : "${OUT:=runs/tasks-found}" "${WORK:=runs/tasks}" "${TASKS:=records sudoku9 sudoku4 equations}" "${SEEDS:=0}"
-: "${SCALE:=100}" "${MINUTES:=8}" "${TEXTS:=2048}" "${HEADLINE:=16384}" "${PARTS:=4}" "${FIRST:=0}" "${TOY:=}"
+: "${SCALE:=100}" "${TIME:=480}" "${TEXTS:=2048}" "${HEADLINE:=16384}" "${PARTS:=4}" "${FIRST:=0}" "${TOY:=}"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$OUT" "$WORK/logs"
-end=$(($(date +%s) + MINUTES * 60))
+end=$(($(date +%s) + TIME))
 every_plan="comb permutation iid rotation golden stride confidence left_to_right"
 
-left() { local s=$((end - $(date +%s))); echo $((s > 1 ? s : 1)); }
-python() { timeout -k 10 "$(left)" "${PYTHON:-python3}" "$@"; }
+left() { local s=$((end - ${1:-0} - $(date +%s))); echo $((s > 1 ? s : 1)); } # until so long before the end
+python() { timeout -k 10 "${LIMIT:-$(left)}" "${PYTHON:-python3}" "$@"; }
 unmask() { python -m unmask "$@"; }
 
 settings() { # of a task: sizes, optimiser steps for the model and its chain, and numbers of steps to write in
-  script=records kind="" some="$every_plan" ones="$every_plan" shape="--hidden 256 --blocks 7 --heads 8" exact=""
+  script=records kind="" some="$every_plan" ones="$every_plan" shape="--hidden 256 --blocks 7 --heads 8" exact="" focus=""
+  one=$HEADLINE
   case $1 in
-    records) length=128 made=500000 batch=512 steps=3600 chained=1200 counts="4 8 16 32 64" eighth=16 ;;
+    records) length=128 made=240000 batch=256 steps=1800 chained=600 counts="4 8 16 32 64" eighth=16 one=$((HEADLINE / 2))
+             focus="--plan comb --plan_steps 16" ;; # the chain learns what the headline asks of it
     equations) script=equations length=336 made=200000 batch=256 steps=2400 chained=600 counts="8 16 42" eighth=42
                ones=confidence HEADLINE=$TEXTS ;;
     sudoku9) script=sudoku kind=9 length=82 made=1500000 batch=768 steps=2600 chained=800 counts="4 8 10 16 32" eighth=10
@@ -32,7 +35,7 @@ settings() { # of a task: sizes, optimiser steps for the model and its chain, an
   esac
   fast="--precision bf16 --compile" rows=""
   if [ -n "$TOY" ]; then
-    made=2000 batch=16 steps=40 chained=10 TEXTS=8 HEADLINE=12 shape="--hidden 64 --blocks 2 --heads 2"
+    made=2000 batch=16 steps=40 chained=10 TEXTS=8 HEADLINE=12 one=6 shape="--hidden 64 --blocks 2 --heads 2"
     counts=${counts:0:3} fast="--precision fp32 --no-compile" rows="--batch 12"
   fi
   steps=$((steps * SCALE / 100)) chained=$((chained * SCALE / 100))
@@ -52,9 +55,11 @@ data() { # made by PARTS processes; $1 is the folder
   unmask prepare "$1"-[0-9]*.txt --vocab_size 257 --validation 0.01 --test 0 --no-progress --out "$1"
 }
 
-train() { # $1 is the corpus
+train() { # at most so many seconds, the folder, then the rest; ended early, it is what it is by then
   # shellcheck disable=SC2086
-  unmask train --data "$1" --no-progress --no-tensorboard --log_every 100 --save_every 100000 --seed "$seed" $fast "${@:2}"
+  LIMIT=$1 unmask train --data "$corpus" --no-progress --no-tensorboard --log_every 100 --save_every 100000 --seed "$seed" \
+    --optimiser muon --beta2 0.95 --warmup 100 --decay linear --ema 0.99 $fast --out "$2" "${@:3}" ||
+    [ -e "$2/checkpoint" ]
 }
 
 draw() { # the model, a name, texts, then the rest
@@ -79,8 +84,8 @@ cells() { # the model, its name, numbers of steps: a process for every three pla
 }
 
 plain() { # without the chain: the headline first
-  draw "$run/model" one "$HEADLINE" --plans permutation --steps "$length" --control_steps "$length" &
-  draw "$run/model" eighth "$HEADLINE" --plans comb --steps "$eighth" --control_steps "$eighth" &
+  draw "$run/model" one "$one" --plans permutation --steps "$length" --control_steps "$length" &
+  draw "$run/model" eighth "$HEADLINE" --plans comb iid --steps "$eighth" --control_steps "$eighth" &
   wait
   collect
   cells "$run/model" plain "$counts"
@@ -90,9 +95,11 @@ plain() { # without the chain: the headline first
 }
 
 chained() { # the chain, and what it writes
-  train "$corpus" --objective chain --from "$run/model" --steps "$chained" --batch "$((batch / 2))" --lr 2e-3 --warmup 100 \
-    --decay linear --weight_decay 0.01 --ema 0.99 --eval_every 0 --out "$run/chain" || return
+  # shellcheck disable=SC2086
+  train "$((TIME / 5))" "$run/chain" --steps "$chained" --objective chain --from "$run/model" --batch "$batch" --lr 2e-3 \
+    --muon_lr 0.01 --weight_decay 0.01 --eval_every 0 $focus || return
   draw "$run/chain" chained-eighth "$HEADLINE" --plans comb --steps "$eighth" --control_steps "$eighth"
+  collect
   cells "$run/chain" chained "$counts"
   [ "$kind" != 9 ] || python "$here/control.py" "$run/chain" "$corpus-puzzles.txt" "$run/control-chain.json" ${TOY:+4}
 }
@@ -100,17 +107,17 @@ chained() { # the chain, and what it writes
 pipeline() { # of one task and seed
   task=$1 seed=$2 run="$WORK/$1-s$2" corpus="$WORK/$1"
   settings "$task" || return
-  [ "$seed" = "$FIRST" ] || { some="comb permutation iid"; ones="" counts=$eighth TEXTS=4096 HEADLINE=4096; }
+  [ "$seed" = "$FIRST" ] || { some="comb permutation iid"; ones="" counts=$eighth TEXTS=4096 HEADLINE=4096 one=4096; }
   mkdir -p "$run"
   [ -e "$corpus/index.json" ] || { echo "no corpus $corpus"; return 1; }
   # shellcheck disable=SC2086
-  train "$corpus" --length "$length" $shape --dropout 0 --exact_counts --steps "$steps" --batch "$batch" --optimiser muon \
-    --muon_lr 0.02 --lr 1.5e-3 --beta2 0.95 --warmup 100 --decay linear --ema 0.99 --eval_every "$steps" --out "$run/model" || return
+  train "$(left $((TIME * 55 / 100)))" "$run/model" --steps "$steps" --length "$length" $shape --dropout 0 --exact_counts \
+    --batch "$batch" --muon_lr 0.02 --lr 1.5e-3 --eval_every "$steps" || return
   plain &
   chained &
   wait
   collect
-  echo "$task, seed $seed: done after $((MINUTES * 60 - $(left))) s"
+  echo "$task, seed $seed: done after $((TIME - $(left))) s"
 }
 
 for task in $TASKS; do

@@ -30,12 +30,13 @@ def test_records_are_right_and_of_one_length() -> None:
     lags = {json.loads(line)["id"].rindex(json.loads(line)["id"][:12]) for line in lines}
     assert lags == set(range(13, 41)), "every lag from a key to its copy"
     assert len({records.check(line)["key"] for line in lines}) == 2000
+    assert len({line.index('","add":[') for line in lines}) == 1, "the lag moves nothing but the copy"
 
 
 @pytest.mark.parametrize(
     ("part", "change"),
     [
-        ("copy", lambda record: {**record, "id": record["id"][:-1] + str((int(record["id"][-1]) + 1) % 10)}),
+        ("copy", lambda record: {**record, "id": str((int(record["id"][0]) + 1) % 10) + record["id"][1:]}),
         ("count", lambda record: {**record, "tags": [*record["tags"], "zz"]}),
         ("sum", lambda record: {**record, "sum": record["sum"] + 1}),
     ],
@@ -79,6 +80,19 @@ def test_there_are_288_small_grids_and_large_ones_are_valid() -> None:
         assert not sudoku.valid("".join(swapped)), "a row still holds each digit, its columns do not"
     assert not sudoku.valid("1" * 81)
     assert not sudoku.valid("")
+
+
+def test_chi_square_is_zero_for_equal_counts_and_largest_for_one_kind() -> None:
+    collect = task("collect")
+    grids = task("sudoku").every_small_grid()
+    equal = collect.chi_square(grids * 3, 288)
+    assert (equal["statistic"], equal["freedom"], equal["p"]) == (0.0, 287, 1.0)
+    one = collect.chi_square(grids[:1] * 50, 288)
+    assert one["statistic"] == pytest.approx(50 * 287)
+    assert one["p"] < 1e-12
+    rng = random.Random(0)
+    passed = sum(collect.chi_square(rng.choices(grids, k=2000), 288)["p"] > 0.1 for _ in range(200))
+    assert 160 < passed < 198, "nine in ten draws of the uniform law"
 
 
 def test_a_puzzle_has_thirty_givens_and_one_solution() -> None:

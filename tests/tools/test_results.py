@@ -10,11 +10,12 @@ import yaml
 from tools.results.__main__ import main, pages
 from tools.results.figure import choosing, nelbo
 from tools.results.frontier import gap, own_entropy, path
-from tools.results.page import fill
+from tools.results.page import EVERY, fill
 from tools.results.run import jobs_of
 from tools.results.runs import Run, Runs
 from tools.results.slim import matches, slim
-from tools.results.tables import TABLES, one_token_a_step
+from tools.results.tables import one_token_a_step
+from tools.results.tasks import tasks_figure
 
 from unmask.cli.main import main as command
 from unmask.core.errors import UserError
@@ -139,9 +140,10 @@ def test_the_committed_pages_are_what_the_committed_files_give(tmp_path):
         twin = tmp_path / page.name
         twin.write_text(page.read_text(encoding="utf-8"), encoding="utf-8")
         assert not fill(twin, runs), page
-    assert all(f"<!-- begin {name} -->" in used for name in TABLES)
+    assert all(f"<!-- begin {name} -->" in used for name in EVERY)
     assert nelbo(runs) == (DOCS / "figures" / "nelbo.svg").read_bytes()
     assert choosing(runs) == (DOCS / "figures" / "choosing.svg").read_bytes()
+    assert tasks_figure(runs) == (DOCS / "figures" / "tasks.svg").read_bytes()
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)

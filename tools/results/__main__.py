@@ -15,6 +15,7 @@ from tools.results.figure import choosing, nelbo
 from tools.results.page import fill
 from tools.results.run import Queue, jobs_of
 from tools.results.runs import Runs, read_studies
+from tools.results.tasks import tasks_figure
 
 from unmask.core.errors import UserError, unknown
 from unmask.core.files import write_bytes
@@ -53,7 +54,7 @@ def run_studies(results: Path, given: argparse.Namespace) -> bool:
 
 def fill_pages(docs: Path, wanted: list[Path]) -> None:
     runs = Runs(docs / "results")
-    for name, picture in (("nelbo", nelbo(runs)), ("choosing", choosing(runs))):
+    for name, picture in (("nelbo", nelbo(runs)), ("choosing", choosing(runs)), ("tasks", tasks_figure(runs))):
         figure = docs / "figures" / f"{name}.svg"
         if not figure.is_file() or figure.read_bytes() != picture:
             write_bytes(figure, picture)

@@ -23,7 +23,7 @@ CHOICES = {
 }  # fmt: skip
 DARK = {
     INK: "#f0ede6", SOFT: "#a9b0bb", RULE: "#30363f", PAPER: "#15181d", "#d55e00": "#ff9142", "#0f8b8d": "#4fd0d0",
-    "#8a6d3b": "#c9a66b", "#0072b2": "#58b4f0", "#a1338f": "#e47bd2",
+    "#8a6d3b": "#c9a66b", "#0072b2": "#58b4f0", "#a1338f": "#e47bd2", "#2e7d32": "#6fce74", "#c2185b": "#ff79a8",
 }  # fmt: skip
 STYLE = {
     "font.family": "DejaVu Sans", "font.size": 8.5, "axes.spines.top": False, "axes.spines.right": False,
@@ -67,7 +67,7 @@ def nelbo(runs: Mapping[str, Run]) -> bytes:
             axis.set_title(title)
         axes[0].set_ylabel("nats a token lost")
         axes[0].legend()
-        return _svg(figure)
+        return svg(figure)
 
 
 def choosing(runs: Mapping[str, Run]) -> bytes:
@@ -92,10 +92,10 @@ def choosing(runs: Mapping[str, Run]) -> bytes:
             axis.set_xticks(COUNTS, [str(n) for n in COUNTS])
             axis.set_xlabel("steps")
         lags.legend(loc="upper left")
-        return _svg(figure)
+        return svg(figure)
 
 
-def _svg(figure: Any) -> bytes:
+def svg(figure: Any) -> bytes:
     """With no date in it, and with colours for a dark page."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from tools.results.runs import Run
 from tools.results.tables import TABLES
+from tools.results.tasks import TASK_TABLES
 
 from unmask.core.errors import UserError, os_errors, unknown
 from unmask.core.files import write_text
 
 _MARK = re.compile(r"<!-- begin (?P<name>[\w-]+) -->\n(?P<old>.*?)<!-- end (?P=name) -->", re.DOTALL)
+EVERY = TABLES | TASK_TABLES
 _BEGIN = re.compile(r"<!-- begin ([\w-]+) -->")
 
 
@@ -27,9 +29,9 @@ def fill(page: Path, runs: Mapping[str, Run]) -> bool:
 
     def new(found: re.Match[str]) -> str:
         name = found["name"]
-        if name not in TABLES:
-            raise unknown(f"mark in {page}", name, TABLES)
-        return f"<!-- begin {name} -->\n{TABLES[name](runs).markdown()}\n<!-- end {name} -->"
+        if name not in EVERY:
+            raise unknown(f"mark in {page}", name, EVERY)
+        return f"<!-- begin {name} -->\n{EVERY[name](runs).markdown()}\n<!-- end {name} -->"
 
     filled = _MARK.sub(new, text)
     if filled != text:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from tools.results.runs import FORMAT, VERSION, Json
+from tools.results.tasks import kept
 
 from unmask.core.errors import UserError
 from unmask.core.files import read_json, sha256_file, write_text
@@ -35,14 +36,24 @@ def slim(sources: Sequence[Path], target: Path) -> int:
     for path in files:
         if not path.is_file():
             raise UserError(f"no results at {path}: run the study's command first, or name the file that it left")
-    fitted = ["fitting_half" in read_json(path, "results") for path in files]
-    if any(fitted) and not all(fitted):
-        raise UserError("grids of `fit-plan` and results of `evaluate` are two runs: slim them under two names")
-    found = _grids(files) if all(fitted) else _results([read_results(path) for path in files])
+    kinds = {_kind(read_json(path, "results")) for path in files}
+    if len(kinds) > 1 or (kinds == {"task"} and len(files) > 1):
+        raise UserError(
+            "grids of `fit-plan`, results of `evaluate` and each seed of a task are runs of their own: "
+            "slim them under different names"
+        )
+    if kinds == {"task"}:
+        found = short(kept(read_json(files[0], "results")))
+    else:
+        found = _grids(files) if kinds == {"grid"} else _results([read_results(path) for path in files])
     sources_json = [{"file": path.name, "sha256": sha256_file(path)} for path in files]
     text = lines({"format": FORMAT, "version": VERSION, **found, "sources": sources_json})
     write_text(target, text)
     return len(text.encode())
+
+
+def _kind(said: Json) -> str:
+    return "grid" if "fitting_half" in said else "task" if "task" in said else "results"
 
 
 def file_of(path: Path) -> Path:

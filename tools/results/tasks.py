@@ -1,0 +1,145 @@
+"""The tasks that need no judge (studies/tasks): what is kept of a run, its tables and its figure.
+
+A score is a share of n texts, each right or wrong, so n and the share are all that single texts would say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tools.results.figure import CHOICES, STYLE, svg
+from tools.results.runs import Json, Run
+from tools.results.tables import NOTHING, PLANS, Table
+
+KEPT = (
+    "model", "plan", "steps", "n", "nfe", "seconds", "rounds", "precision", "scores", "score", "whole", "different",
+    "entropy", "entropy_stderr", "chi_square",
+)  # fmt: skip
+LOOKS = {**CHOICES, "permutation": ("#5c6470", "X"), "confidence": ("#2e7d32", "h"), "left_to_right": ("#c2185b", "<")}
+TASKS = {"tasks-sudoku4": "4 x 4 Sudoku, % of grids valid"}
+Runs = Mapping[str, Run]
+
+
+def kept(said: Json) -> Json:
+    """Of what studies/tasks/collect.py wrote: every cell but its single texts; of two alike the larger."""
+    model = said["model"]
+    machine = {name: model[name] for name in ("unmask", "revision", "torch", "python", "device", "time")}
+    largest = {(c["model"], c["plan"], c["steps"]): c for c in sorted(said["cells"], key=lambda c: c["n"])}
+    cells = [{name: largest[place][name] for name in KEPT if name in largest[place]} for place in sorted(largest)]
+    shape, trainer = model["config"]["model"], model["config"]["trainer"]
+    scored = model["score"] if model["step"] == trainer["steps"] else None  # ended early it was last scored before
+    return {
+        "task": said["task"], "seed": said["seed"], "machine": [machine],
+        "model": {"shape": shape, "trainer": trainer, "steps": model["step"], "held_out": scored},
+        "cells": cells, "control": said["control"],
+    }  # fmt: skip
+
+
+def cell(run: Run, model: str, plan: str, steps: int) -> Json | None:
+    """One cell, if it was measured."""
+    wanted = (model, plan, steps)
+    return next((c for c in run.said["cells"] if (c["model"], c["plan"], c["steps"]) == wanted), None)
+
+
+def right(one: Json | None) -> str:
+    """The share of right texts in per cent, ± half of its 95% interval (Wilson's, which also serves near 0 and 1)."""
+    return NOTHING if one is None else f"{100 * one['scores'][one['score']]:.1f} ± {100 * wilson(one):.1f}"
+
+
+def wilson(one: Json) -> float:
+    """Half of the interval: z / (1 + z²/n) sqrt(p (1 - p) / n + z² / 4n²)."""
+    share, n, z = one["scores"][one["score"]], one["n"], 1.96
+    return z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+
+
+def _plans(run: Run) -> list[str]:
+    return [plan for plan in LOOKS if any(c["plan"] == plan for c in run.said["cells"])]
+
+
+def shares(run: Run, unit: str, counts: Sequence[int], chained: Sequence[int]) -> Table:
+    """Right texts of every plan, without the head and with it."""
+    heads = [("plain", n) for n in counts] + [("chain", n) for n in chained]
+    rows = [
+        [PLANS.get(plan, f"`{plan}`"), *(right(cell(run, model, plan, n)) for model, n in heads)]
+        for plan in sorted(_plans(run), key=lambda plan: (-_best(run, plan), plan))
+    ]
+    texts = sorted({c["n"] for c in run.said["cells"]})
+    note = (
+        f"Right {unit} in per cent, {' or '.join(f'{n:,}' for n in texts)} a cell, ± half of the 95% interval; "
+        "a number of steps with + has the head. A dash was not measured."
+    )
+    return Table(note, ["plan \\ steps", *(f"{n}{' +' if model == 'chain' else ''}" for model, n in heads)], rows)
+
+
+def _best(run: Run, plan: str) -> float:
+    return max(c["scores"][c["score"]] for c in run.said["cells"] if c["plan"] == plan)
+
+
+def tasks_sudoku4(runs: Runs) -> Table:
+    """Valid 4 x 4 grids."""
+    return shares(runs["tasks-sudoku4"], "4 x 4 grids", (2, 4, 8, 17), (2, 4, 8))
+
+
+def tasks_uniform(runs: Runs) -> Table:
+    """Whether the valid 4 x 4 grids are uniform over the 288."""
+    run = runs["tasks-sudoku4"]
+    named = [("plain", plan, 17) for plan in ("permutation", "rotation", "comb")]
+    named += [("plain", plan, 8) for plan in ("permutation", "iid", "comb", "confidence", "left_to_right", "stride")]
+    named += [("chain", plan, n) for plan, n in (("permutation", 4), ("comb", 8), ("comb", 4), ("comb", 2))]
+    rows = []
+    for model, plan, steps in named:
+        one = cell(run, model, plan, steps)
+        assert one, (model, plan, steps)
+        test = one["chi_square"]
+        head = " with the head" if model == "chain" else ""
+        rows.append([
+            f"`{plan}` in {steps}{head}", f"{one['whole']:,}", str(one["different"]), f"{test['statistic']:.0f}",
+            "< 0.0001" if test["p"] < 1e-4 else f"{test['p']:.4f}",
+            f"{one['entropy']:.2f}", f"{one['seconds']:.1f}",
+        ])  # fmt: skip
+    note = (
+        "The valid ones against the uniform law on 288 grids: chi-square (287 on average under that law) and the "
+        f"chance of more. Entropy is the sampler's own, in nats a grid (uniform on valid grids: {math.log(288):.2f}). "
+        "Seconds are for 16,384 grids, on a GPU that did other things too."
+    )
+    head_row = ["plan", "valid", "different", "chi-square", "p", "entropy", "seconds"]
+    return Table(note, head_row, rows)
+
+
+def tasks_figure(runs: Runs) -> bytes:
+    """Right texts against forwards, a line a plan: full without the head, dashed with it."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure: Any = Figure(figsize=(3.9 * len(TASKS) + 0.6, 3.4), layout="constrained")
+        axes = figure.subplots(1, len(TASKS), squeeze=False)[0]
+        for axis, (name, title) in zip(axes, TASKS.items(), strict=True):
+            run = runs[name]
+            for plan in _plans(run):
+                for model, line in (("plain", "-"), ("chain", "--")):
+                    _line(axis, run, plan, model, line)
+            counts = sorted({c["steps"] for c in run.said["cells"]})
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(counts, [str(n) for n in counts])
+            axis.set_xlabel("forwards (dashed: with the head)")
+            axis.set_ylim(-3, 103)
+            axis.set_title(title)
+        axes[0].legend(loc="upper left", fontsize=7.5)
+        return svg(figure)
+
+
+def _line(axis: Any, run: Run, plan: str, model: str, line: str) -> None:
+    found = [c for c in run.said["cells"] if (c["plan"], c["model"]) == (plan, model)]
+    color, marker = LOOKS[plan]
+    look = {"color": color, "marker": marker, "markersize": 4.5, "linestyle": line, "linewidth": 1.3}
+    if found:
+        points = [(c["nfe"], 100 * c["scores"][c["score"]]) for c in found]
+        axis.plot(*zip(*points, strict=True), **look, label=plan if model == "plain" else None)
+
+
+TASK_TABLES: dict[str, Callable[[Runs], Table]] = {
+    table.__name__.replace("_", "-"): table for table in (tasks_sudoku4, tasks_uniform)
+}
