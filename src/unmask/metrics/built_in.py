@@ -17,7 +17,7 @@ from unmask.metrics.cache import Store
 from unmask.metrics.gen_ppl import gen_ppl, unigram_entropy
 from unmask.metrics.judges import Judge
 from unmask.metrics.mauve import judge_features, mauve
-from unmask.metrics.path_gap import judge_nll, own_entropy, path_gap
+from unmask.metrics.path_gap import has_log_q, judge_nll, own_entropy, path_gap
 from unmask.metrics.registry import register_metric
 from unmask.metrics.score import Ratio, Score, Unavailable, difference
 from unmask.metrics.texts import Texts
@@ -58,13 +58,19 @@ def _gen_ppl(texts: Texts, judge: Judge, protocol: str, seed: int, store: Store 
 
 @register_metric("path_gap")
 def _path_gap(texts: Texts, seed: int, judge: Judge | None = None, store: Store | None = None) -> dict[str, Score]:
-    """As much of it as can be had: without a judge the own entropy, of text that nobody drew the judge's nats."""
+    """As much of it as can be had: without a judge the own entropy; of text that nobody drew nothing."""
     if judge is None:
         return {"sampler_entropy": own_entropy(texts, seed=seed)}
     if texts.log_q_T is None:
-        return {"judge_nll": judge_nll(texts, judge, store=store, seed=seed)}
+        return {}
     found = path_gap(texts, judge, store=store, seed=seed)
     return {"path_gap": found.gap, "judge_nll": found.judge_nll, "sampler_entropy": found.sampler_entropy}
+
+
+@register_metric("judge_nll")
+def _judge_nll(texts: Texts, judge: Judge, seed: int, store: Store | None = None) -> dict[str, Score]:
+    """Of text that has no path gap: else it comes with that."""
+    return {} if has_log_q(texts) else {"judge_nll": judge_nll(texts, judge, store=store, seed=seed)}
 
 
 @register_metric("distinct", unit="share")

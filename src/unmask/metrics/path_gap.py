@@ -73,6 +73,14 @@ def _need_bytes(texts: Texts) -> None:
         raise Unavailable("the texts spell nothing at all (only ends of documents): there are no bytes to count")
 
 
+def has_log_q(texts: Texts) -> bool:
+    """Whether log q of these texts is known, so that they have a path gap."""
+    try:
+        return bool(_log_q(texts).numel())
+    except Unavailable:
+        return False
+
+
 def _log_q(texts: Texts) -> Tensor:
     """log q of each sample, if it is the log-probability of the whole text."""
     if texts.log_q_T is None:
