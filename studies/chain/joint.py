@@ -74,7 +74,9 @@ def main() -> None:
             print(f"step {step + 1}: {loss.item():.4f} nats a token", flush=True)
     facts = {"plans": list(objective.plans), "steps": list(objective.steps), "blocks": said.blocks}
     law = Chain(head.cpu().eval().requires_grad_(False), facts)
-    whole = dataclasses.replace(base, model=body.cpu().requires_grad_(False), step_law=law, provenance={"chain": facts})
+    whole = dataclasses.replace(
+        base, model=body.cpu().requires_grad_(False), step_law=law, provenance={"chain": {"step": said.steps}}
+    )
     unmask.save(whole, said.out)
 
 

@@ -41,8 +41,8 @@ train() { # NAME STEPS OPTIONS...
   python "${how[@]}" --steps "$((stopped + COOL < $2 ? stopped + COOL : $2))" # the rate falls to zero over these
 }
 
-bounds() { # NAME=MODEL OPTIONS...
-  python -m unmask evaluate --only_bounds --data "$CORPUS" -n "$TEXTS" --models "$1" --out "$OUT/${1%%=*}-bounds" "${@:2}"
+bounds() { # NAME MODEL OPTIONS...
+  python -m unmask evaluate --only_bounds --data "$CORPUS" -n "$TEXTS" --models "${1/#one-token/teacher}=$2" --out "$OUT/$1-bounds" "${@:3}"
 }
 
 keep() { # at once, so that nothing is lost if time runs out
@@ -50,7 +50,7 @@ keep() { # at once, so that nothing is lost if time runs out
     flock 9
     mkdir -p "$OUT/bf16"
     tar -cf "$KEEP/.heads" --exclude './order-*' --exclude ./distil -C "$OUT/bf16" . && mv "$KEEP/.heads" "$KEEP/heads.tar"
-    cd "$OUT" && find . \( -name '*.json' -o -name 'metrics.jsonl' -o -name '*.log' -o -name '*.md' \) -not -path '*/cells/*' \
+    cd "$OUT" && find . \( -name '*.json' -o -name '*.json.xz' -o -name 'metrics.jsonl' -o -name '*.log' -o -name '*.md' \) -not -path '*/cells/*' \
       -not -path '*/state/*' -not -path './kept/*' -print0 | tar --null -czf .results -T -
   ) 9>"$OUT/lock"
   mv "$OUT/.results" "$KEEP/results.tgz"
@@ -64,7 +64,7 @@ save(stored(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$OUT/$1/checkpoin
 joint() { # NAME-BLOCKS: a head with so many of the model's last blocks
   # shellcheck disable=SC2086
   python "$here/joint.py" --model "$MODEL" --data "$CORPUS" --blocks "${1#*-}" --steps "$SHORT" --out "$OUT/$1" $JOINT
-  bounds "$1=$OUT/$1" --plans comb golden iid --steps 2 4 && keep
+  bounds "$1" "$OUT/$1" --plans comb golden iid --steps 2 4 && keep
   say "$1 is done"
 }
 
@@ -72,7 +72,7 @@ one() { # NAME STEPS PLANS COUNTS OPTIONS...: a head from its training to what i
   local name=$1
   train "$name" "$2" "${@:5}" && narrow "$name" && keep
   # shellcheck disable=SC2086
-  bounds "$name=$OUT/bf16/$name" --plans $3 --steps $4 && keep
+  bounds "$name" "$OUT/bf16/$name" --plans $3 --steps $4 && keep
   say "$name is done"
 }
 
@@ -89,8 +89,8 @@ done
 } >"$OUT/logs/beyond.log" 2>&1 &
 {
   # shellcheck disable=SC2086
-  bounds "teacher=$MODEL" --plans $PLANS --steps $COUNTS
-  bounds "one-token-a-step=$MODEL" --plans permutation --steps "$ONE"
+  bounds teacher "$MODEL" --plans $PLANS --steps $COUNTS
+  bounds one-token "$MODEL" --plans permutation --steps "$ONE"
 } >"$OUT/logs/teacher.log" 2>&1 &
 wait
 python "$here/table.py" "$OUT" | tee "$OUT/table.md"

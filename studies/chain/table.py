@@ -13,7 +13,7 @@ from typing import Any
 from unmask.metrics.score import Ratio, difference
 from unmask.studies.results import read_results
 
-ONE = "one-token-a-step"
+ONE = "teacher", "permutation"  # one token a step
 Found = dict[tuple[str, str, int], Ratio]  # (model, plan, steps) -> nats a token, text by text
 
 
@@ -27,13 +27,14 @@ def found_in(run: Path) -> Found:
 
 def least_of(found: Found) -> Ratio:
     """One token a step in random order, beside which all else is put."""
-    return next(ratio for (model, *_), ratio in found.items() if model == ONE)
+    return next(ratio for (*cell, _), ratio in found.items() if tuple(cell) == ONE)
 
 
 def table(found: Found, models: tuple[str, ...] = ()) -> Iterator[str]:
     """Rows of model and plan, columns of steps: nats a token more than one token a step, half the 95% interval."""
     least = least_of(found)
-    models = models or tuple(dict.fromkeys(model for model, *_ in found if model != ONE))
+    models = models or tuple(dict.fromkeys(model for model, *_ in found))
+    found = {cell: ratio for cell, ratio in found.items() if cell[:2] != ONE}
     counts = sorted({steps for model, _, steps in found if model in models})
     yield f"| head | plan | {' | '.join(f'N = {steps}' for steps in counts)} |"
     yield "| --- | --- |" + " ---: |" * len(counts)
@@ -104,8 +105,8 @@ def _told(words: str, measured: Callable[[], Any], holds: Callable[[Any], bool])
 
 def main(run: Path) -> None:
     found = found_in(run)
-    if not any(model == ONE for model, *_ in found):
-        raise SystemExit(f"{run} has no {ONE}-bounds yet: nothing to put the heads beside")
+    if not any(cell[:2] == ONE for cell in found):
+        raise SystemExit(f"{run} has no one-token-bounds yet: nothing to put the heads beside")
     print(f"One token a step in random order: {least_of(found).value:.4f} nats a token. Below, nats a token more.\n")
     print(*table(found), "", sep="\n")
     print(*Told(found).lines(), sep="\n")

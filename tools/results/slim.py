@@ -122,6 +122,7 @@ def _model(about: Json) -> Json:
     objective, trainer = config.get("objective") or {}, config.get("trainer") or {}
     facts = {
         "seed": trainer.get("seed"), "step": said.get("step"), "distillation": said.get("distillation"),
+        "head_steps": (said.get("chain") or {}).get("step"),
         "objective": {k: v for k, v in (objective.get("method") or objective).items() if k != "teacher"},
         "curriculum": objective.get("curriculum"), "model": config.get("model"), "held_out": said.get("score"),
         "trainer": {k: trainer[k] for k in ("steps", "batch", "lr", "warmup", "beta2", "decay", "ema") if k in trainer},
