@@ -49,7 +49,7 @@ for folder in sorted(pathlib.Path(sys.argv[1]).glob("drawn-*")):
             found.append({"model": folder.name[6:], **where, "scores": scores})
 pathlib.Path(sys.argv[2]).write_text(json.dumps(found) + "\n")
 print("| model | plan | steps | NFE | valid |\n| --- | --- | ---: | ---: | ---: |")
-for cell in sorted(found, key=lambda cell: (cell["steps"], -cell["scores"].get("valid", 0))):
-    print(f"| {cell['model']} | `{cell['plan']}` | {cell['steps']} | {cell['nfe']:.2f} | {cell['scores'].get('valid', 0):.4f} |")
+for cell in sorted(found, key=lambda cell: (cell["steps"], -cell["scores"]["check_valid"])):
+    print(f"| {cell['model']} | `{cell['plan']}` | {cell['steps']} | {cell['nfe']:.2f} | {cell['scores']['check_valid']:.4f} |")
 P
 tar -czf "$KEEP/tasks-logs.tgz" -C "$OUT" logs
