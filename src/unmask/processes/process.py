@@ -64,7 +64,8 @@ class Pair:
 
 class Process(Protocol):
     """`by_plan` says who may change in a sampling step: True, the positions that a plan names, each drawn once; False,
-    every position that is not given, drawn from `posterior` at each step.
+    every position that is not given, drawn from `posterior` at each step. Such a process may also have `marginal`,
+    `prior_nats` and `mixture`, as Uniform has them: for Psi, for the N-step NELBO, for a quick draw.
     """
 
     name: ClassVar[str]
