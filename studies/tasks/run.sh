@@ -3,7 +3,7 @@
 #   OUT=runs/tasks-found bash studies/tasks/run.sh
 #   TASKS=records SEEDS="0 1 2" SCALE=150 TIME=600 OUT=... bash studies/tasks/run.sh
 # Every task and seed goes its own way beside the others; after TIME seconds what is done counts. A model that has not done
-# its steps after 45% of TIME ends there, by its averaged weights; a chain has 20% of TIME. $OUT gets TASK-sSEED.json
+# its steps after 45% of TIME ends there, by its averaged weights; a chain has a quarter of TIME. $OUT gets TASK-sSEED.json
 # (for `python -m tools.results slim`) and logs.tar.gz. Seed FIRST meets every plan, the others the headline's.
 # At toy size, in minutes on a CPU: TOY=1 TASKS=sudoku4 OUT=runs/toy bash studies/tasks/run.sh
 set -uo pipefail
@@ -96,9 +96,12 @@ plain() { # without the chain: the headline first
 
 chained() { # the chain, and what it writes
   # shellcheck disable=SC2086
-  train "$((TIME / 5))" "$run/chain" --steps "$chained" --objective chain --from "$run/model" --batch "$batch" --lr 2e-3 \
+  train "$((TIME / 4))" "$run/chain" --steps "$chained" --objective chain --from "$run/model" --batch "$batch" --lr 2e-3 \
     --muon_lr 0.01 --weight_decay 0.01 --eval_every 0 $focus || return
+  [ "$TEXTS" = "$HEADLINE" ] || # in case that time ends before all are written
+    draw "$run/chain" chained-some "$TEXTS" --plans comb --steps "$eighth" --control_steps "$eighth" &
   draw "$run/chain" chained-eighth "$HEADLINE" --plans comb --steps "$eighth" --control_steps "$eighth"
+  wait
   collect
   cells "$run/chain" chained "$counts"
   [ "$kind" != 9 ] || python "$here/control.py" "$run/chain" "$corpus-puzzles.txt" "$run/control-chain.json" ${TOY:+4}

@@ -6,7 +6,7 @@ A score is a share of n texts, each right or wrong, so n and the share are all t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tools.results.figure import CHOICES, STYLE, svg
@@ -58,9 +58,10 @@ def _plans(run: Run) -> list[str]:
     return [plan for plan in LOOKS if any(c["plan"] == plan for c in run.said["cells"])]
 
 
-def shares(run: Run, unit: str, counts: Sequence[int], chained: Sequence[int]) -> Table:
-    """Right texts of every plan, without the head and with it."""
-    heads = [("plain", n) for n in counts] + [("chain", n) for n in chained]
+def shares(run: Run, unit: str) -> Table:
+    """Right texts of every plan and number of steps, without the head and with it."""
+    found = {(c["model"], c["steps"]) for c in run.said["cells"]}
+    heads = sorted(found, key=lambda head: (head[0] != "plain", head[1]))
     rows = [
         [PLANS.get(plan, f"`{plan}`"), *(right(cell(run, model, plan, n)) for model, n in heads)]
         for plan in sorted(_plans(run), key=lambda plan: (-_best(run, plan), plan))
@@ -79,7 +80,7 @@ def _best(run: Run, plan: str) -> float:
 
 def tasks_sudoku4(runs: Runs) -> Table:
     """Valid 4 x 4 grids."""
-    return shares(runs["tasks-sudoku4"], "4 x 4 grids", (2, 4, 8, 17), (2, 4, 8))
+    return shares(runs["tasks-sudoku4"], "4 x 4 grids")
 
 
 def tasks_uniform(runs: Runs) -> Table:
