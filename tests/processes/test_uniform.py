@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unmask.core.errors import UserError
-from unmask.objectives.elbo import MDLM
+from unmask.metrics.elbo import process_elbo_of
 from unmask.processes import Masked, States, Uniform
 from unmask.processes.gaussian import GaussianDuality
 from unmask.processes.schedule import Cosine, LogLinear
@@ -226,21 +226,24 @@ class Flat:
         return h
 
 
-def test_the_objective_of_independent_tokens_is_their_entropy():
-    """For independent tokens the law that ignores all it sees is exact: its NELBO is the mean -log p of a text."""
+@pytest.mark.parametrize("eps", [1e-6, 0.5])
+def test_the_nelbo_of_independent_tokens_is_their_entropy(eps):
+    """For independent tokens the law that ignores all it sees is exact: its NELBO is the mean -log p of a text. Where
+    the schedule ends early, what z_1 then is counts against it."""
     p_V = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.05], dtype=F64)
-    process, states, B = Uniform(LogLinear(1e-6)), States(5, None), 60_000
+    process, states, B = Uniform(LogLinear(eps)), States(5, None), 60_000
     generator = torch.Generator().manual_seed(2)
     model = Flat(p_V)
     x0_BL = torch.multinomial(p_V, B * 4, replacement=True, generator=generator).view(B, 4)
     t_B = (torch.randperm(B, generator=generator) + torch.rand(B, generator=generator, dtype=F64)).clamp(min=1e-9) / B
     model.t_B, model.process = t_B, process
-    view = process.view(
-        x0_BL, process.noise(torch.rand(B, 4, generator=generator, dtype=F64), states, generator), t_B, states
-    )
-    nats_B = MDLM(process).nats_of(model, x0_BL, view, t_B).double().sum(1)
+    noise = process.noise(torch.rand(B, 4, generator=generator, dtype=F64), states, generator)
+    nats_B = 4 * process_elbo_of(model, process, x0_BL, noise, t_B).double()
     entropy = -4 * float((p_V * p_V.log()).sum())
-    assert float(nats_B.mean()) == pytest.approx(entropy, abs=4 * float(nats_B.std()) / B**0.5 + 1e-3)
+    end_V = eps * p_V + (1 - eps) / 5  # what z_1 is, where it should be even
+    exact = entropy + 4 * float((end_V * (5 * end_V).log()).sum())
+    assert float(nats_B.mean()) == pytest.approx(exact, abs=4 * float(nats_B.std()) / B**0.5)
+    assert exact > entropy - 1e-12
 
 
 def test_a_mask_has_no_place():

@@ -62,9 +62,13 @@ def process_views(
 
 
 def process_elbo_of(student: Denoiser, process: Process, x0_BL: Tensor, noise_BL: Tensor, t_B: Tensor) -> Tensor:
-    """The ELBO term of each sequence at its time under any process, in nats per token."""
-    view = process.view(x0_BL, noise_BL, t_B, states_of(student))
-    return MDLM(process).nats_of(student, x0_BL, view, t_B).sum(1) / x0_BL.shape[1]
+    """The ELBO term of each sequence at its time under any process, in nats per token; with what z_1 is from the prior,
+    where a process says it, so that it is a bound."""
+    states = states_of(student)
+    view = process.view(x0_BL, noise_BL, t_B, states)
+    nats_B = MDLM(process).nats_of(student, x0_BL, view, t_B).sum(1) / x0_BL.shape[1]
+    prior = getattr(process, "prior_nats", None)
+    return nats_B + prior(states) if prior else nats_B
 
 
 def nll_of(student: Denoiser, x0_BL: Tensor) -> Tensor:

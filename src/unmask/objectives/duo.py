@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -125,10 +126,17 @@ class Duo(Fusible):
 def place_of(t_B: Tensor, window: Sequence[float], K: int) -> tuple[Tensor, UniformCalibration, float]:
     """The latent's noise at times t, what its argmax is there, and how far noise goes from time 0, where as many tokens
     are kept as the window begins with, to time 1."""
-    duality = GaussianDuality(K)
-    first, last = -2 * duality.inverse(kept(torch.tensor(window, dtype=torch.float64), K)).log()
+    duality, first, last = _ends(tuple(window), K)
     noise_B = first + (last - first) * t_B
-    return noise_B, duality.uniform(noise_B), float(last - first)
+    return noise_B, duality.uniform(noise_B), last - first
+
+
+@lru_cache
+def _ends(window: tuple[float, ...], K: int) -> tuple[GaussianDuality, float, float]:
+    """The duality, and its noise at the window's ends: the same at every step."""
+    duality = GaussianDuality(K)
+    first, last = (-2 * duality.inverse(kept(torch.tensor(window, dtype=torch.float64), K)).log()).tolist()
+    return duality, first, last
 
 
 def _view(z_BL: Tensor, at: UniformCalibration, span: float, K: int) -> View:
