@@ -36,6 +36,7 @@ class Step:
     rank_M: Tensor | None = None  # the plan's u of each position; None: the plan has none
     guidance: float = 0.0  # above 0, h_ND holds features that know the prompt, then those that do not, side by side
     mixture: tuple[Tensor, Tensor] | None = None  # what stands there and the numbers of a Mixture: the posterior again
+    table_MV: Tensor | None = None  # the logits of all of them, where they are held
 
     @property
     def row_M(self) -> Tensor:
@@ -45,8 +46,17 @@ class Step:
     def chosen(self, which: Tensor) -> Step:
         """Only some of the positions."""
         assert self.posterior is None, "all positions of such a step are drawn"
-        heat_M, rank_M = (None if x is None else x[which.to(x.device)] for x in (self.heat_M, self.rank_M))
-        return replace(self, local_M=self.local_M[which], flat_M=self.flat_M[which], heat_M=heat_M, rank_M=rank_M)
+        own = (self.heat_M, self.rank_M, self.table_MV)
+        heat_M, rank_M, table_MV = (None if x is None else x[which.to(x.device)] for x in own)
+        return replace(
+            self, local_M=self.local_M[which], flat_M=self.flat_M[which], heat_M=heat_M, rank_M=rank_M,
+            table_MV=table_MV,
+        )  # fmt: skip
+
+    def held(self) -> Step:
+        """The same with its logits held, where they are one piece: for whoever looks at them twice."""
+        parts = list(self.parts())
+        return replace(self, table_MV=self.logits(parts[0])) if len(parts) == 1 else self
 
     def parts(self) -> Iterator[Tensor]:
         """Indices of the M, in pieces whose table of logits fits into memory."""
@@ -54,6 +64,8 @@ class Step:
 
     def logits(self, part: Tensor) -> Tensor:
         """The head at some of the positions."""
+        if self.table_MV is not None:
+            return self.table_MV[part]
         h_CD = self.h_ND[self.local_M[part]]
         if not self.guidance:
             return self.ready.logits(h_CD)

@@ -244,6 +244,7 @@ def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move
         z_M = table.z_BL.flatten()[move.reveal_M].to(ready.draw_device)
         step = _from_posterior(step, how.plan, process, z_M, move.times)
     if move.quota_B is not None:
+        step = step.held()
         step = step.chosen(choose(how.plan.rule, step, move).to(move.reveal_M.device).nonzero()[:, 0])
     at_M = step.flat_M.to(table.uniform_BL.device)
     if move.argmax:
