@@ -3,11 +3,13 @@
 #   CLASSICS=classics-0.txt.xz PROSE=prose.txt.xz OUT=runs/rival-found bash studies/rival/run.sh
 # First short runs choose the optimiser and its rate, without dropout, which shows only once text repeats. Then the best
 # of them runs longer at each dropout. The best by validation (books of classics-0 that nobody trains on) is scored once on
-# PROSE, the 18 validation books of classics-1: exactly, beside pocket's bound on the same blocks. Then texts are timed.
+# PROSE, the 18 validation books of classics-1: exactly, beside pocket's bound on the same blocks. Then texts are drawn
+# and timed, one at a time and 64 at a time.
 # At toy size, a minute or two on a CPU: TOY=1 CLASSICS=sample PROSE=sample OUT=runs/toy bash studies/rival/run.sh
 set -uo pipefail
 : "${CLASSICS:?the text of corpora/teacher}" "${PROSE:?the held-out books}" "${OUT:=runs/rival-found}" "${WORK:=runs/rival}"
 : "${SEARCH:=600}" "${STEPS:=6000}" "${DROPOUTS:=0 0.1}" "${MINUTES:=9}" "${TEXTS:=504}" "${TOY:=}"
+: "${DRAWN:=1024}" "${BATCHES:=1 64}" "${JUDGE:=}" # such as JUDGE="--judge smollm2 --judge_dtype bf16"
 mkdir -p "$OUT" "$WORK/logs"
 end=$(($(date +%s) + MINUTES * 60))
 left() { local s=$((end - $(date +%s))); echo $((s > 1 ? s : 1)); }
@@ -16,7 +18,7 @@ unmask() { python -m unmask "$@"; }
 shape="--preset pocket" size="--batch 256 --warmup 100 --precision bf16 --compile --eval_batches 8" bench="--preset pocket"
 rates="adamw-1e-3 adamw-2e-3 adamw-4e-3 muon-0.01 muon-0.02 muon-0.04"
 if [ -n "$TOY" ]; then
-  shape="--preset tiny --length 256" size="--batch 4 --warmup 2 --no-compile --eval_batches 1" SEARCH=4 STEPS=8 TEXTS=8
+  shape="--preset tiny --length 256" size="--batch 4 --warmup 2 --no-compile --eval_batches 1" SEARCH=4 STEPS=8 TEXTS=8 DRAWN=2 BATCHES=1
   rates="adamw-2e-3 muon-0.02" bench="--preset tiny --repeats 1"
 fi
 
@@ -65,9 +67,13 @@ for name in ("config.json", "provenance.json", "tokenizer.json"):
 save_file({name: x.half() for name, x in load_file(folder / "model.safetensors").items()}, out / "model.safetensors")
 P
 tar -cf "$OUT/rival.tar" -C "$OUT" rival && rm -r "$OUT/rival"
+keep() { mkdir -p "$OUT/$1" && cp "$WORK/$1"/{results.json,per-text.json.xz,report.md} "$OUT/$1"; }
 unmask evaluate --models teacher=pocket ar="$rival" --only_bounds --data "$PROSE" --n "$TEXTS" --plans comb --steps 8 16 \
-  --out "$WORK/bounds" && cp "$WORK/bounds/results.json" "$OUT/bounds.json"
+  --out "$WORK/bounds" && keep bounds
 # shellcheck disable=SC2086
 unmask bench chain $bench --steps 4 8 16 --batches 1 64 --json >"$OUT/bench.json" 2>"$WORK/logs/bench.txt"
+# shellcheck disable=SC2086
+unmask evaluate --models teacher=pocket ar="$rival" --data "$PROSE" --n "$DRAWN" --plans comb --steps 8 16 --no-bounds \
+  --temperatures 1.0 0.9 0.8 --timed $BATCHES $JUDGE --out "$WORK/drawn" && keep drawn
 tar -czf "$OUT/logs.tar.gz" -C "$WORK" logs
 tail -n 8 "$OUT/search.txt" "$OUT/long.txt"

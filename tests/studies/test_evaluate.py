@@ -20,6 +20,7 @@ from unmask.studies.entries import REAL
 from unmask.studies.evaluate import evaluate
 from unmask.studies.merge import merge
 from unmask.studies.report.tables import two_by_two
+from unmask.studies.report.timing import rival
 from unmask.studies.results import Results, read_results, write_results
 
 SIZE, LENGTH = 20, 32
@@ -256,6 +257,28 @@ def test_results_go_to_disk_and_back_and_merge(finished, tmp_path) -> None:
     strange = {**read.models, "student": {**read.models["student"], "sha256": "0"}}
     with pytest.raises(UserError, match="different models by 'student'"):
         merge([read, dataclasses.replace(read, models=strange)])
+
+
+def test_the_causal_rival_stands_beside_masked_models_with_its_exact_likelihood_and_its_time(scene, forbid, tmp_path):
+    models, data, _ = scene
+    pair = {name: models[name] for name in ("teacher", "ar")}
+    options = {**OPTIONS, "temperatures": [1.0, 0.7], "n": 4, "control_steps": [4], "out": tmp_path}
+    results = evaluate(pair, steps=[4], data=data, timed=[1, 3], **options)
+    timed = [cell for cell in results.cells if cell.timed]
+    assert {(cell.model, cell.temperature) for cell in timed} == {("teacher", 1.0), ("ar", 1.0)}
+    assert all(list(cell.timed) == ["1", "3"] and min(cell.timed.values()) > 0 for cell in timed)
+    table = rival(results)
+    assert table.head[-2:] == ["batch 1", "batch 3"]
+    causal, masked = table.rows
+    assert causal[0] == "ar\ncausal, with a cache"
+    assert causal[1] == str(LENGTH)
+    assert causal[2].endswith("exact")
+    assert not masked[2].endswith("exact")
+    (exact,) = [bound for bound in results.bounds if bound.model == "ar"]
+    assert float(causal[2].split()[0]) == pytest.approx(exact.per_byte.value, abs=6e-4)
+    forbid()
+    again = evaluate(pair, steps=[4], data=data, timed=[1, 3], **options)
+    assert [cell.timed for cell in again.cells] == [cell.timed for cell in results.cells]
 
 
 def test_precision_reaches_the_causal_control(scene, monkeypatch) -> None:

@@ -13,7 +13,7 @@ from unmask.core.streams import stream
 from unmask.metrics.score import Ratio, Score
 from unmask.studies.analysis import analyse
 from unmask.studies.merge import merge
-from unmask.studies.results import Bound, Cell, Results, read_results, write_results
+from unmask.studies.results import PER_TEXT, Bound, Cell, Results, read_results, write_results
 
 SETTINGS = {"steps": [4], "plans": ["golden"], "temperatures": [1.0], "n": 8, "protocol": "mdlm", "seed": 0,
             "length": 16, "data": "corpus", "split": "validation", "wrap": False}  # fmt: skip
@@ -160,3 +160,41 @@ def test_a_damaged_results_file_is_one_line(tmp_path, content: str, message: str
     (tmp_path / "results.json").write_text(content)
     with pytest.raises(UserError, match=message):
         read_results(tmp_path)
+
+
+def test_what_single_texts_gave_stands_beside_and_belongs_there(tmp_path) -> None:
+    one, other = run(), run("student")
+    for name, results in (("one", one), ("other", other)):
+        (tmp_path / name).mkdir()
+        write_results(results, tmp_path / name / "results.json")
+    beside = tmp_path / "one" / PER_TEXT
+    found = read_results(tmp_path / "one")
+    for mine, theirs in zip(found.cells, one.cells, strict=True):
+        assert mine.ratios["entropy"].top_n.tolist() == theirs.ratios["entropy"].top_n.tolist()
+    assert found.bounds[0].ratio.top_n.tolist() == one.bounds[0].ratio.top_n.tolist()
+    kept = beside.read_bytes()
+    beside.write_bytes((tmp_path / "other" / PER_TEXT).read_bytes())
+    with pytest.raises(UserError, match="is of other results"):
+        read_results(tmp_path / "one")
+    beside.write_bytes(kept[:-9])
+    with pytest.raises(UserError, match="is damaged"):
+        read_results(tmp_path / "one")
+    beside.unlink()
+    with pytest.raises(UserError, match=f"lacks {PER_TEXT}"):
+        read_results(tmp_path / "one")
+
+
+def test_a_file_of_the_first_version_is_read(tmp_path) -> None:
+    """It has what single texts gave inside, under shorter names."""
+    said = run().to_json()
+    for cell in said["cells"]:
+        cell["ratios"]["gap"] = cell["ratios"].pop("entropy")
+        cell["suspicions"] = ["looks wrong"]
+        del cell["top_p"], cell["timed"]
+    for bound in said["likelihood"]:
+        del bound["bytes_n"]
+    (tmp_path / "results.json").write_text(json.dumps({**said, "version": 1}))
+    found = read_results(tmp_path)
+    assert found.cells[0].ratios["path_gap"].value == pytest.approx(run().cells[0].ratios["entropy"].value)
+    assert list(found.cells[0].suspicions.values()) == ["looks wrong"]
+    assert found.bounds[0].per_byte is None

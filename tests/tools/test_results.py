@@ -2,6 +2,8 @@
 
 import json
 import math
+import operator
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -84,21 +86,61 @@ def test_one_token_a_step_is_measured_or_the_limit_of_iid():
     assert one_token_a_step(run(("teacher", "permutation", 64, 4.01))) == (4.01, True)
 
 
-def test_a_run_is_slimmed_and_keeps_every_score(tmp_path):
-    words = (
-        "--models teacher=pocket --plans permutation golden --steps 2 4 --n 4 --data sample --split test --only_bounds"
-    )
-    assert command(["evaluate", *words.split(), "--out", str(tmp_path / "run")]) == 0
-    target = tmp_path / "small.json"
-    assert slim([tmp_path / "run"], target) < (tmp_path / "run" / "results.json").stat().st_size / 2
-    assert str(tmp_path) not in target.read_text(encoding="utf-8")
-    whole = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
-    kept = Runs(tmp_path)["small"]
+@pytest.fixture(scope="module")
+def slimmed(tmp_path_factory):
+    """A tiny evaluation, and what is to be committed of it."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "results").mkdir()
+    words = "--models teacher=pocket --plans permutation golden --steps 2 4 --n 4 --data sample --split test"
+    words += " --temperatures 1.0 --device cpu"
+    assert command(["evaluate", *words.split(), "--out", str(folder / "run")]) == 0
+    slim([folder / "run"], folder / "results" / "small.json")
+    return folder
+
+
+def test_a_run_is_slimmed_and_keeps_every_score(slimmed):
+    target = slimmed / "results" / "small.json"
+    assert str(slimmed) not in target.read_text(encoding="utf-8")
+    whole = json.loads((slimmed / "run" / "results.json").read_text(encoding="utf-8"))
+    kept = Runs(slimmed / "results")["small"]
     for entry in whole["likelihood"]:
         place = entry["model"], entry["plan"], entry["steps"]
         assert kept.bound(*place)["per_token"][0] == pytest.approx(entry["scores"]["per_token"]["value"], rel=1e-5)
+        assert kept.bound(*place)["per_byte"][0] == pytest.approx(entry["scores"]["per_byte"]["value"], rel=1e-5)
     golden = kept.nats("teacher", "golden", 4) - kept.nats("teacher", "permutation", 4)
     assert kept.above("teacher", "golden", 4)[0] == pytest.approx(golden, abs=1e-4)
+    orders = {match["reference"]["order"]: match["reference"]["plan"] for match in kept.said["matches"]}
+    assert orders == {"random": "permutation", "best": "golden"} if golden < 0 else {"random": "permutation"}
+
+
+def test_every_interval_is_worked_out_again_from_single_texts(slimmed, capsys):
+    docs, path = ["--docs", str(slimmed)], slimmed / "results" / "small.json"
+    assert main([*docs, "check"]) == 0
+    said = capsys.readouterr().out
+    count = int(said.split()[1])
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    assert said == f"small: {count} intervals, 0 do not agree\n"
+    scores = sum(isinstance(value, list) for cell in kept["cells"] for value in cell.values())
+    points = sum(len(match["curve"]) for match in kept["matches"])
+    assert count == scores + 2 * len(kept["likelihood"]) + points
+    for part, at, what in (
+        (("cells", 0, "entropy"), 0, "entropy"),
+        (("likelihood", 1, "per_byte"), 2, "a byte"),
+        (("matches", 1, "curve", 0, "distance"), 0, "less random order"),
+    ):
+        wrong = json.loads(json.dumps(kept))
+        numbers = reduce(operator.getitem, part, wrong)
+        numbers[at] += 0.5
+        path.write_text(json.dumps(wrong), encoding="utf-8")
+        assert main([*docs, "check", "small"]) == 2
+        both = capsys.readouterr()
+        assert "1 do not agree" in both.out
+        assert what in both.out
+        assert "1 numbers do not follow" in both.err
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    (slimmed / "results" / "small.per-text.json.xz").write_bytes(b"another")
+    assert main([*docs, "check"]) == 2
+    assert "is of another run" in capsys.readouterr().out
 
 
 def test_a_mistake_is_one_clear_line(tmp_path, capsys):

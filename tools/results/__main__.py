@@ -1,4 +1,4 @@
-"""`python -m tools.results run STUDY ...`, `slim [RUN [PATH ...]]` and `page`: from commands to files to pages.
+"""`python -m tools.results run STUDY ...`, `slim [RUN [PATH ...]]`, `check [RUN ...]`, `page`: from commands to pages.
 
 Called from the root of the project; `run` wherever the corpora are.
 """
@@ -14,11 +14,11 @@ from pathlib import Path
 from tools.results.figure import choosing, nelbo
 from tools.results.page import fill
 from tools.results.run import Queue, jobs_of
-from tools.results.runs import Runs, read_studies
+from tools.results.runs import Run, Runs, read_studies
 from tools.results.tasks import tasks_figure
 
 from unmask.core.errors import UserError, unknown
-from unmask.core.files import write_bytes
+from unmask.core.files import read_json, write_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +52,17 @@ def run_studies(results: Path, given: argparse.Namespace) -> bool:
     return Queue(jobs_of(commands), given.program, given.logs, given.jobs).go(given.minutes)
 
 
+def check_committed(results: Path, names: list[str]) -> int:
+    from tools.results.check import check_runs
+
+    there = Runs(results)
+    for name in names:
+        if name not in list(there):
+            raise unknown("run in docs/results", name, list(there))
+    chosen = {name: Run(name, read_json(results / f"{name}.json", "results")) for name in names or there}
+    return check_runs(chosen, results)
+
+
 def fill_pages(docs: Path, wanted: list[Path]) -> None:
     runs = Runs(docs / "results")
     for name, picture in (("nelbo", nelbo(runs)), ("choosing", choosing(runs)), ("tasks", tasks_figure(runs))):
@@ -81,8 +92,12 @@ def main(words: list[str] | None = None) -> int:
     )
     page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figures")
     page.add_argument("pages", nargs="*", type=Path, help="pages (default: docs/results.md and docs/studies/*.md)")
+    again = verbs.add_parser("check", help="work out again what runs say, from what single texts gave")
+    again.add_argument("runs", nargs="*", help="runs (default: all that have single texts)")
     given = parser.parse_args(words)
     try:
+        if given.verb == "check":
+            return check_committed(given.docs / "results", given.runs)
         if given.verb == "run":
             return 0 if run_studies(given.docs / "results", given) else 1
         if given.verb == "slim":

@@ -58,7 +58,8 @@ class Run:
     def cell(self, model: str, plan: str | None, steps: int | None, temperature: float | None = 1.0) -> Json | None:
         """A cell of samples; of two, the one with more texts."""
         place = {"model": model, "plan": plan, "steps": steps, "temperature": temperature}
-        return max(_where(self.said.get("cells", []), place), key=lambda cell: cell["n"], default=None)
+        found = [cell for cell in _where(self.said.get("cells", []), place) if "top_p" not in cell]
+        return max(found, key=lambda cell: cell["n"], default=None)
 
     def bound(self, model: str, plan: str | None, steps: int | None) -> Json | None:
         """An N-step NELBO; the ELBO without a plan."""
@@ -71,7 +72,8 @@ class Run:
 
     def above(self, model: str, plan: str, steps: int) -> list[float] | None:
         """The N-step NELBO less that of the teacher's most steps in random order, paired over texts."""
-        curves = _where(self.said.get("matches", []), {"score": "nelbo", "model": model, "plan": plan})
+        every = _where(self.said.get("matches", []), {"score": "nelbo", "model": model, "plan": plan})
+        curves = [one for one in every if one["reference"].get("order", "random") == "random"]
         points = (point for curve in curves for point in curve["curve"] if point["steps"] == steps)
         return next((point["distance"] for point in points), None)
 

@@ -1,11 +1,12 @@
 """Makes a results.json small enough to commit: every score with its interval, and where it came from.
 
-What holds one entry a text, and paths of the machine it ran on, are left out. Differences of likelihood that are
-paired over texts are worked out here, since they need those entries.
+Paths of the machine it ran on are left out. What single texts gave goes into a compressed file beside it, from which
+`check` works every interval out again. Differences of likelihood that are paired over texts are worked out here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -17,15 +18,16 @@ from tools.results.runs import FORMAT, VERSION, Json
 from tools.results.tasks import kept
 
 from unmask.core.errors import UserError
-from unmask.core.files import read_json, sha256_file, write_text
+from unmask.core.files import read_json, sha256_file, write_bytes, write_text
 from unmask.metrics.score import Score, paired_draws
 from unmask.studies.merge import merge
-from unmask.studies.results import Bound, Cell, Results, read_results
+from unmask.studies.results import PER_TEXT, Bound, Cell, Results, pack, read_results, texts_of
 
 RANDOM_ORDER = ("permutation", "iid")
 SCORES = (
     "gen_ppl", "entropy", "path_gap", "judge_nll", "sampler_entropy", "distinct_4", "coverage_4", "repeated_4",
-    "self_bleu", "mauve", "information_8", "information_16", "information_32",
+    "self_bleu", "mauve", "information_8", "information_16", "information_32", "energy_distance", "gradient_1",
+    "gradient_2",
 )  # fmt: skip
 MACHINE = ("unmask", "revision", "torch", "python", "device", "time", "processes")
 
@@ -42,14 +44,41 @@ def slim(sources: Sequence[Path], target: Path) -> int:
             "grids of `fit-plan`, results of `evaluate` and each seed of a task are runs of their own: "
             "slim them under different names"
         )
+    single = b""
     if kinds == {"task"}:
         found = short(kept(read_json(files[0], "results")))
+    elif kinds == {"grid"}:
+        found = _grids(files)
     else:
-        found = _grids(files) if kinds == {"grid"} else _results([read_results(path) for path in files])
+        whole, machines = merged([read_results(path) for path in files])
+        found, single = _results(whole, machines), pack(single_texts(whole))
+        beside = single_file(target)
+        write_bytes(beside, single)
+        found["per_text"] = {"file": beside.name, "sha256": hashlib.sha256(single).hexdigest()}
     sources_json = [{"file": path.name, "sha256": sha256_file(path)} for path in files]
     text = lines({"format": FORMAT, "version": VERSION, **found, "sources": sources_json})
     write_text(target, text)
-    return len(text.encode())
+    return len(text.encode()) + len(single)
+
+
+def single_file(target: Path) -> Path:
+    """Where what single texts gave stands, beside a run's file."""
+    return target.with_name(f"{target.stem}.{PER_TEXT}")
+
+
+def merged(several: Sequence[Results]) -> tuple[Results, list[Json]]:
+    """Several results as one, and the machines they came from."""
+    return merge(several), _machines(run.provenance for run in several)
+
+
+def single_texts(whole: Results) -> Json:
+    """What single texts gave, cell by cell and bound by bound, of the scores that are kept."""
+    said = whole.to_json()
+    cells = [{name: ratio for name, ratio in cell["ratios"].items() if name in SCORES} for cell in said["cells"]]
+    keys = ("ratio", "bytes_n")
+    bounds = [{**{key: one[key] for key in keys}, "texts": texts_of(b).get("sha256")}
+              for one, b in zip(said["likelihood"], whole.bounds, strict=True)]  # fmt: skip
+    return {"cells": cells, "likelihood": bounds}
 
 
 def _kind(said: Json) -> str:
@@ -93,15 +122,14 @@ def short(said: Any) -> Any:
 # --- results of `unmask evaluate` ------------------------------------------------------------------------------------
 
 
-def _results(several: Sequence[Results]) -> Json:
-    whole = merge(several)
+def _results(whole: Results, machines: list[Json]) -> Json:
     seed = int(whole.settings["seed"])
     return {
         "scores are": "[value, low, high]: low and high bound 95% of the bootstrap, over texts that were drawn, over "
         "documents of held-out text",
         "settings": short(whole.settings),
         "judge": short(whole.judge),
-        "machine": _machines(run.provenance for run in several),
+        "machine": machines,
         "models": {name: _model(about) for name, about in whole.models.items()},
         "notes": [note for note in whole.notes if "/" not in note],
         "cells": [_cell(cell) for cell in whole.cells],
@@ -142,30 +170,45 @@ def _plan(name: str | None) -> str | None:
 
 def _cell(cell: Cell) -> Json:
     place = {name: getattr(cell, name) for name in ("model", "steps", "temperature", "n")}
+    place |= {} if cell.top_p == 1 else {"top_p": cell.top_p}
+    place |= {"timed": short(cell.timed)} if cell.timed else {}
     scores = {name: _triple(cell.scores[name]) for name in SCORES if name in cell.scores}
     return {**place, "plan": _plan(cell.plan), "nfe": short(cell.nfe), "seconds": short(cell.seconds), **scores}
 
 
 def _bound(bound: Bound, seed: int) -> Json:
     value = Score.of(bound.ratio, "nats/token", {}, seed=seed).to_json()
+    byte = bound.per_byte
+    more = {} if byte is None else {"per_byte": _triple(Score.of(byte, "nats/byte", {}, seed=seed).to_json())}
     place = {"model": bound.model, "plan": _plan(bound.plan), "steps": bound.steps, "n": len(bound.ratio)}
-    return {**place, "nfe": short(bound.nfe), "per_token": _triple(value)}
+    return {**place, "nfe": short(bound.nfe), "per_token": _triple(value), **more}
 
 
 def matches(bounds: Sequence[Bound], seed: int) -> list[Json]:
-    """N-step NELBOs less that of the teacher's most steps in random order, paired over texts; a curve for each plan."""
-    teachers = [b for b in bounds if b.model == "teacher" and b.plan in RANDOM_ORDER]
-    most = max(teachers, key=lambda b: (b.nfe or 0, b.plan == "permutation"), default=None)
-    if most is None:
+    """N-step NELBOs less that of the teacher's most steps, paired over texts; a curve for each plan.
+
+    Against two yardsticks: most steps in random order, and in the best order that was run in as many.
+    """
+    mine = [bound for bound in bounds if bound.model == "teacher" and bound.plan]
+    usual = max((b for b in mine if b.plan in RANDOM_ORDER), key=lambda b: (b.nfe or 0, b.plan == "permutation"),
+                default=None)  # fmt: skip
+    if usual is None:
         return []
+    best = min((b for b in mine if b.steps == usual.steps and b.pairs_with(usual)), key=lambda b: b.ratio.value)
+    yards = {"random": usual} if best is usual else {"random": usual, "best": best}
+    return [curve for order, yard in yards.items() for curve in _curves(bounds, yard, order, seed)]
+
+
+def _curves(bounds: Sequence[Bound], yard: Bound, order: str, seed: int) -> list[Json]:
+    """Every model and plan against one yardstick."""
     curves: dict[tuple[str, str], list[Json]] = {}
     for bound in bounds:
-        if bound.plan and bound.steps and bound.pairs_with(most):
-            value = bound.ratio.value - most.ratio.value
-            ends = paired_draws(bound.ratio, most.ratio, seed=seed).quantile(torch.tensor([0.025, 0.975]).double())
+        if bound.plan and bound.steps and bound.pairs_with(yard):
+            value = bound.ratio.value - yard.ratio.value
+            ends = paired_draws(bound.ratio, yard.ratio, seed=seed).quantile(torch.tensor([0.025, 0.975]).double())
             point = {"steps": bound.steps, "nfe": bound.nfe, "distance": [value, *ends.tolist()]}
             curves.setdefault((bound.model, str(_plan(bound.plan))), []).append(short(point))
-    reference = {"model": most.model, "plan": most.plan, "steps": most.steps, "nfe": most.nfe}
+    reference = {"model": yard.model, "plan": yard.plan, "steps": yard.steps, "nfe": yard.nfe, "order": order}
     return [
         {"score": "nelbo", "model": model, "plan": plan, "reference": reference, "curve": curve}
         for (model, plan), curve in curves.items()

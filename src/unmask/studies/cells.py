@@ -39,6 +39,7 @@ from unmask.studies.study import Study
 
 CAUSAL = "causal"  # the plan of a cell that was written from left to right
 SHOWN = 4  # texts of a cell that a report may show
+TIMED = 4  # texts that are timed at the least
 Kept = TypeVar("Kept")
 
 
@@ -143,7 +144,7 @@ class CellMaker:
             cell = self._score(place, self._samples(place, drawn), close)
             self._keep("", scored, cell.to_json())
         self.progress.say(str(place), finished=1)
-        cell = replace(cell, model=place.entry.name, plan=place.plan_name)
+        cell = replace(cell, model=place.entry.name, plan=place.plan_name, timed=self._timed(place) if close else {})
         return cell if cell.record.get("timing") == self._timing(place) else replace(cell, seconds=None)
 
     def given(self, name: str, texts: Texts) -> Cell:
@@ -166,8 +167,25 @@ class CellMaker:
             self._keep(".samples", key, found.to_json())
         return found
 
-    def _draw(self, place: Place, n: int) -> Samples:
+    def _timed(self, place: Place) -> dict[str, float]:
+        """Seconds a text in each batch that is to be timed: of some texts, after as many for a start."""
+        found = {}
+        for batch in self.study.timed:
+            key = ["seconds", place.entry.identity, place.law(), batch, self.study.precision, self._timing(place)]
+            seconds = self._find(".seconds", key, lambda said: float(said["seconds"]))
+            if seconds is None:
+                n = batch * max(1, TIMED // batch)
+                self._draw(place, batch, batch)
+                start = time.perf_counter()
+                self._draw(place, n, batch)
+                seconds = (time.perf_counter() - start) / n
+                self._keep(".seconds", key, {"seconds": seconds})
+            found[str(batch)] = seconds
+        return found
+
+    def _draw(self, place: Place, n: int, batch: int | None = None) -> Samples:
         how = {**self._how, "seed": place.seed(self.study.seed), "temperature": place.temperature}
+        how |= {} if batch is None else {"batch": batch}
         checkpoint, plan, steps = place.entry.checkpoint, place.plan, place.steps
         if plan is None:
             return sample_causal(checkpoint, n, **how)
@@ -217,7 +235,8 @@ class CellMaker:
             scores = {name: getattr(found, name).plain() for name in ("per_token", "per_byte", "perplexity")}
             assert found.per_token.ratio is not None
             ratio, record = found.per_token.ratio.rounded(), found.per_token.record
-            sizes = tuple(texts.bytes_T.tolist())
+            assert found.per_byte.ratio is not None
+            sizes = tuple(int(size) for size in found.per_byte.ratio.bottom_n)  # of what was scored
             bound = Bound(entry.name, None, steps if plan else None, found.nfe, scores, ratio, record, sizes)
             self._keep("", key, bound.to_json())
         self.progress.say(what, finished=1)

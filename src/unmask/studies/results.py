@@ -46,6 +46,7 @@ class Cell:
     record: Json = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)  # scores that these texts cannot have, and why
     top_p: float = 1.0
+    timed: dict[str, float] = field(default_factory=dict)  # batch -> seconds a text, where that was asked for
 
     @property
     def key(self) -> tuple[str, str | None, int | None, float | None, float]:
@@ -75,11 +76,11 @@ class Cell:
     @classmethod
     def from_json(cls, said: Json) -> Cell:
         real = "source" in (said["record"].get("texts") or {})  # of blocks of held-out text
-        ratios = {name: _ratio(ratio, real) for name, ratio in said["ratios"].items()}
+        ratios = {name: ratio_of(ratio, real) for name, ratio in said["ratios"].items()}
         return cls(**{**said, "ratios": ratios, "samples": tuple(said["samples"])})
 
 
-def _ratio(said: Json, real: bool) -> Ratio:
+def ratio_of(said: Json, real: bool = False) -> Ratio:
     """Where nothing says what belongs together, real text is one text. A bottom that is one number is that of all."""
     top_n, bottom = torch.tensor(said["top"], dtype=torch.float64), torch.tensor(said["bottom"], dtype=torch.float64)
     bottom_n = bottom.expand_as(top_n).contiguous()
@@ -126,7 +127,7 @@ class Bound:
     @classmethod
     def from_json(cls, said: Json) -> Bound:
         sizes = said.get("bytes_n")
-        ratio = _ratio(said["ratio"], real=True)
+        ratio = ratio_of(said["ratio"], real=True)
         return cls(**{**said, "ratio": ratio, "bytes_n": None if sizes is None else tuple(sizes)})
 
 
@@ -231,19 +232,35 @@ def read_results(path: Path | str) -> Results:
     said = read_json(path, "results")
     if said.get("format") != FORMAT:
         raise UserError(f"{path} is not a results file of `unmask evaluate`: give a results.json it wrote")
-    if said.get("version") != VERSION:
+    if said.get("version") == 1:
+        said = _of_the_first_version(said, path)
+    elif said.get("version") != VERSION:
         raise UserError(f"{path} is of schema version {said.get('version')}, not {VERSION}: evaluate again")
     with reading(path, "results", "evaluate again"):
-        beside = path.with_name(said["per_text"]["file"])
-        if not beside.is_file():
-            raise UserError(f"{path} lacks {beside.name}, what single texts gave: put that file beside it")
-        single, digest = unpack(beside)
-        if digest != said["per_text"]["sha256"]:
-            raise UserError(f"{beside} is of other results than {path}: put the two of one evaluation together")
-        for part in SINGLE:
-            said[part] = [{**one, **more} for one, more in zip(said[part], single[part], strict=True)]
-        _check(results := Results.from_json(said))
+        _check(results := Results.from_json(said if "per_text" not in said else _with_single_texts(said, path)))
         return results
+
+
+def _with_single_texts(said: Json, path: Path) -> Json:
+    """What stands in the file beside it goes where it belongs."""
+    beside = path.with_name(said["per_text"]["file"])
+    if not beside.is_file():
+        raise UserError(f"{path} lacks {beside.name}, what single texts gave: put that file beside it")
+    single, digest = unpack(beside)
+    if digest != said["per_text"]["sha256"]:
+        raise UserError(f"{beside} is of other results than {path}: put the two of one evaluation together")
+    parts = {part: [{**a, **b} for a, b in zip(said[part], single[part], strict=True)] for part in SINGLE}
+    return {**said, **parts}
+
+
+def _of_the_first_version(said: Json, path: Path) -> Json:
+    """Measured before 2026-11-19: single texts stand inside, under shorter names."""
+    names = {"ppl": "gen_ppl", "gap": "path_gap"}
+    with reading(path, "results", "evaluate again"):
+        for cell in said["cells"]:
+            cell["ratios"] = {names.get(name, name): ratio for name, ratio in cell["ratios"].items()}
+            cell["suspicions"] = dict(enumerate(cell["suspicions"]))
+    return said
 
 
 def _check(results: Results) -> None:

@@ -56,6 +56,8 @@ class Study:
         device: where to run
         precision: of the models; the likelihood of a causal one is in float32 whatever it is
         compile: compile the masked models, on a GPU; it does not pay for small ones
+        timed: batches, such as 1 64: how long a text takes in each, of every model, plan and number of steps at the
+            highest temperature (default: only as the cells were drawn)
     """
 
     steps: Sequence[int] | None = None
@@ -81,14 +83,15 @@ class Study:
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     compile: bool = False
+    timed: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        for name in ("steps", "control_steps", "plans", "temperatures", "top_ps"):
+        for name in ("steps", "control_steps", "plans", "temperatures", "top_ps", "timed"):
             if (value := getattr(self, name)) is not None:
                 self._set(name, tuple(value))
         if not self.plans or self.steps == () or self.temperatures == ():
             raise UserError("give at least one plan, one number of steps and one temperature, or leave the option out")
-        for name in ("steps", "control_steps"):
+        for name in ("steps", "control_steps", "timed"):
             if min(getattr(self, name) or [1]) < 1:
                 raise UserError(f"{name} must be whole numbers from 1 on, not {list(getattr(self, name))}")
         if any(not 0 < top_p < 1 for top_p in self.top_ps or ()):

@@ -9,7 +9,18 @@ from typing import Any
 from unmask.core.files import write_text
 from unmask.studies.report import plots
 from unmask.studies.report.figures import figures
-from unmask.studies.report.tables import Table, tables
+from unmask.studies.report.tables import (
+    Table,
+    diversity,
+    likelihood,
+    main_table,
+    path_gaps,
+    questions,
+    speed_ups,
+    two_by_two,
+    yardsticks,
+)  # fmt: skip
+from unmask.studies.report.timing import rival, speed, wall_clock
 from unmask.studies.report.words import facts, headline, meaning
 from unmask.studies.results import Cell, Results
 
@@ -39,7 +50,7 @@ def write_report(results: Results, folder: Path) -> Path:
         "panels": {figure.name: plots.page_svgs(figure) for figure in drawn},
         "markers": plots.MARKERS,
         "palettes": (plots.LIGHT, plots.DARK),
-        "tables": tables(results),
+        "tables": _tables(results),
         "samples": _samples(results),
         "models": _models(results),
         "used": json.dumps(used, indent=2, ensure_ascii=False, default=str),
@@ -47,6 +58,16 @@ def write_report(results: Results, folder: Path) -> Path:
     for name in ("report.md", "report.html"):
         write_text(folder / name, environment.get_template(f"{name}.j2").render(content))
     return folder / "report.html"
+
+
+def _tables(results: Results) -> list[Table]:
+    """All that have rows."""
+    makers = (
+        main_table, rival, questions, speed_ups, two_by_two, likelihood, yardsticks, path_gaps, diversity, wall_clock,
+        speed,
+    )  # fmt: skip
+    made = [make(results) for make in makers]
+    return [table for table in made if table.rows]
 
 
 def _samples(results: Results) -> dict[str, list[Cell]]:

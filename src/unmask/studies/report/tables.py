@@ -26,15 +26,6 @@ class Table:
     controls: frozenset[int] = frozenset()
 
 
-def tables(results: Results) -> list[Table]:
-    """All that have rows."""
-    makers = (
-        main_table, questions, speed_ups, two_by_two, likelihood, yardsticks, path_gaps, diversity, wall_clock, speed,
-    )  # fmt: skip
-    made = [make(results) for make in makers]
-    return [table for table in made if table.rows]
-
-
 def questions(results: Results) -> Table:
     """Right answers to the questions that were asked, beside what they cost."""
     rows = []
@@ -77,7 +68,7 @@ def main_table(results: Results) -> Table:
             at_heat = "" if cell.temperature is None else f"\n{cell.plan}, T = {cell.temperature:g}"
             controls.add(len(rows))
             rows.append([f"{cell.model}{at_heat}", _nats(cell), *("" for _ in results.steps[1:])])
-    head = _head(results, "model") if results.steps else ["texts", ""]
+    head = head_of(results, "model") if results.steps else ["texts", ""]
     title = what if judged else "The sampler's own entropy, nats a byte (no judge was given)"
     return Table(title, head, rows, controls=frozenset(controls))
 
@@ -221,7 +212,7 @@ def likelihood(results: Results) -> Table:
         "± is half the 95% bootstrap interval over texts; differences to the teacher are paired text by text. A causal "
         "model's is exact."
     )
-    return Table("N-step NELBO, ± half the 95% interval", [*_head(results, "nats/token"), "ELBO"], rows, note)
+    return Table("N-step NELBO, ± half the 95% interval", [*head_of(results, "nats/token"), "ELBO"], rows, note)
 
 
 def yardsticks(results: Results) -> Table:
@@ -239,7 +230,7 @@ def yardsticks(results: Results) -> Table:
         "N-step NELBO less that of one token a step, nats a token, paired over texts. Some orders are better for a "
         "model than a random one, so both yardsticks stand here: the best order is the best of those that were run."
     )
-    return Table("What few steps lose against one token a step", _head(results, "plan"), rows, note)
+    return Table("What few steps lose against one token a step", head_of(results, "plan"), rows, note)
 
 
 def path_gaps(results: Results) -> Table:
@@ -259,7 +250,7 @@ def path_gaps(results: Results) -> Table:
         "least, scored by the other half, n of them: so luck in choosing does not flatter it, and it may come out "
         "above R of a temperature that was not chosen."
     )
-    return Table("Path gap R", _head(results, ""), rows, note)
+    return Table("Path gap R", head_of(results, ""), rows, note)
 
 
 def _least(best: Json) -> str:
@@ -324,55 +315,5 @@ def _score(cell: Cell, name: str) -> str:
     return f"{cell.value(name):.3f}"
 
 
-def wall_clock(results: Results) -> Table:
-    """The causal control beside students that take as long."""
-    rows = [
-        [
-            f"{pair['ar']}\nT = {pair['temperature']:g}",
-            f"{pair['seconds']:.3g} s",
-            _pair(pair["ar_nats"], pair["ar_entropy"]),
-            f"{pair['model']}\n{pair['plan']}",
-            "–" if pair["nfe"] is None else f"{pair['nfe']:.1f}",
-            "–" if pair["entropy"] is None else _pair(pair["nats"], pair["entropy"]),
-            "" if pair["found"] == "=" else pair["found"],
-        ]
-        for pair in results.analysis["wall_clock"]
-    ]
-    nats = "judge's nats, own entropy"
-    head = ["causal model", "a text", nats, "student", "NFE in that time", nats, ""]
-    note = "The causal model writes with a cache of keys and values, in the same batches on the same machine."
-    return Table("At equal wall-clock", head, rows, note)
-
-
-def _pair(*values: float | None) -> str:
-    return "\n".join("–" if value is None else f"{value:.3f}" for value in values)
-
-
-def speed(results: Results) -> Table:
-    """Tokens a second, as drawn here."""
-    rows = []
-    for name in [*results.named("teacher"), *contenders(results)]:
-        for plan in results.plans:
-            at = {"model": name, "plan": plan, "temperature": results.temperature}
-            rates = [_rate(results.one(steps=steps, **at)) for steps in results.steps]
-            if set(rates) != {"–"}:
-                rows.append([f"{name}\n{plan}", *rates])
-    for name in results.named("ar"):
-        rate = _rate(results.one(model=name, temperature=results.temperature))
-        if rate != "–":
-            rows.append([f"{name}\ncausal, with a cache", rate, *("" for _ in results.steps[1:])])
-    runs = results.provenance.get("merged") or [results.provenance]
-    machines = dict.fromkeys(str(run.get("device", "this machine")) for run in runs)
-    note = f"Tokens a second on {' and '.join(machines)}; milliseconds a text beneath; – where it was not timed."
-    return Table("Speed", _head(results, "tokens/s"), rows, note)
-
-
-def _rate(cell: Cell | None) -> str:
-    rate = cell.tokens_per_second if cell else None
-    if cell is None or rate is None:
-        return "–"
-    return f"{rate:,.0f}\n{1000 * (cell.seconds or 0) / cell.n:,.1f} ms"
-
-
-def _head(results: Results, first: str) -> list[str]:
+def head_of(results: Results, first: str) -> list[str]:
     return [first, *(f"{steps} steps" for steps in results.steps)]
