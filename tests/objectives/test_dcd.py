@@ -13,13 +13,20 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.objectives.distil.curriculum import Curriculum
-from unmask.objectives.distil.dcd import DCD, clock
+from unmask.objectives.distil.dcd import DCD, WINDOW, clock
 from unmask.plans.plan import draw_u
 from unmask.processes import Masked, States, Uniform
 from unmask.processes.schedule import LogLinear, stratified
 
 K, L, B = 7, 5, 6
+NOISE = (-4.0, -1.0)  # of the latent, at times 0 and 1
 STATES = States(K, None)
+
+
+def shares(noise: tuple[float, float], states: int = K) -> tuple[float, ...]:
+    """The window: how many tokens are not drawn anew, by the argmax of the latent."""
+    kept_2 = unmask.GaussianDuality(states).cdf(torch.exp(-torch.tensor(noise, dtype=torch.float64) / 2))
+    return tuple(((states * kept_2 - 1) / (states - 1)).tolist())
 
 
 class Small:
@@ -65,7 +72,7 @@ def plain_loss(student: Small, teacher: Small, delta: float, tau: float) -> Tens
     v_BL = torch.rand(B, L, generator=noise, dtype=torch.float64)
     views = []
     for time_B in (t_B, t_B - delta):
-        ratio_B = torch.exp(-(-4 + 3 * time_B) / 2)
+        ratio_B = torch.exp(-(NOISE[0] + (NOISE[1] - NOISE[0]) * time_B) / 2)
         kept_B = unmask.GaussianDuality(K).cdf(ratio_B)
         alpha_B = (K * kept_B - 1) / (K - 1)
         rival_BL = (v_BL * (K - 1)).long()
@@ -81,7 +88,7 @@ def plain_loss(student: Small, teacher: Small, delta: float, tau: float) -> Tens
 @pytest.mark.parametrize(("delta", "tau"), [(1 / 512, 1.0), (0.25, 1.0), (0.25, 0.8)])
 def test_loss_and_gradient_are_those_of_full_tables(delta: float, tau: float) -> None:
     student, teacher = Small(1), Small(2)
-    objective = DCD(Checkpoint(teacher, Uniform(LogLinear(eps=0.0))), delta=delta, tau=tau)
+    objective = DCD(Checkpoint(teacher, Uniform(LogLinear(eps=0.0))), delta=delta, tau=tau, window=shares(NOISE))
     output = objective(student, TEXT, step=0, generator=stream(1, "noise"))
     loss = (output.loss_BL * output.weight_BL).sum() / output.weight_BL.sum()
     expected = plain_loss(student, teacher, delta, tau)
@@ -115,17 +122,17 @@ def test_its_views_are_the_argmax_of_one_latent_at_two_times() -> None:
         w_nK[:, 0] += torch.sigmoid(-gamma).sqrt()
         z.append(w_nK.argmax(-1))
     process = Uniform(LogLinear(eps=0.0))
-    s_1, t_1 = clock(torch.tensor([[s], [t]], dtype=torch.float64), window, process, K)
+    s_1, t_1 = clock(torch.tensor([[s], [t]], dtype=torch.float64), shares(window), process, K)
     u_1n = torch.rand(1, n, generator=generator, dtype=torch.float64)
     pair = process.couple(
         torch.zeros(1, n, dtype=torch.int64), process.noise(u_1n, STATES, generator), s_1, t_1, STATES
     )
 
-    def shares(z_s: Tensor, z_t: Tensor) -> Tensor:
+    def events_of(z_s: Tensor, z_t: Tensor) -> Tensor:
         events = [z_s == 0, z_t == 0, (z_s == 0) & (z_t != 0), (z_s != 0) & (z_s == z_t), (z_s != 0) & (z_s != z_t)]
         return torch.stack([event.double().mean() for event in events])
 
-    drawn, ours = shares(*z), shares(pair.z_s[0], pair.z_t[0])
+    drawn, ours = events_of(*z), events_of(pair.z_s[0], pair.z_t[0])
     assert bool((drawn[:4] > 0.05).all())
     assert float((drawn - ours).abs().max()) < 5 * (0.25 * 2 / n) ** 0.5
     assert drawn[4] == ours[4] == 0  # a token that is lost stays the same other one
@@ -137,6 +144,7 @@ def test_rounds_are_duos_and_a_perfect_copy_has_nothing_to_learn() -> None:
     curriculum = DCD.curriculum
     assert [curriculum.delta(r) * 512 for r in range(1, 6)] == [1, 2, 4, 8, 16]
     assert {curriculum.tau(r) for r in range(1, 6)} == {1.0}
+    assert shares(NOISE, 50258) == pytest.approx(WINDOW, abs=5e-5)
     assert objective.at(3, Curriculum(5), Small(2)).delta == 4 / 512
 
 
@@ -144,7 +152,7 @@ def test_rounds_are_duos_and_a_perfect_copy_has_nothing_to_learn() -> None:
     ("process", "options", "says"),
     [
         (Masked(), {}, "DCD is for the uniform process, and the teacher's is masked"),
-        (Uniform(), {"window": (-1.0, -4.0)}, "window is two numbers"),
+        (Uniform(), {"window": (0.1, 0.9)}, "window is two shares, falling"),
         (Uniform(), {"divergence": "kl_forward"}, "unknown divergence"),
         (Uniform(), {"delta": 1.0}, "delta is a gap in time"),
     ],

@@ -221,7 +221,7 @@ def distill(
         reduction: of mcd: one mean, a sum over the sequence, or a mean of each term (default: token_mean)
         reconstruct: of mcd: weight of the tokens that only the teacher sees; 0 leaves them out (default: 1)
         k: of sdtt: teacher steps in one student step (default: 2)
-        window: of dcd: the latent's noise, Duo's gamma, at times 0 and 1 (default: -4 -1)
+        window: of dcd: the share of tokens not drawn anew at times 0 and 1 (default: 0.9987 0.0062, Duo's)
         snapshot: which weights of the student become the next teacher (default: raw)
         plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated, stride,
             comb or rotation (default: permutation for cd4lm, iid for the others)
