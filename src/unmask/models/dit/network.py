@@ -143,7 +143,7 @@ class DiT(Configured):
                 per_sample_weights=weights.flatten(0, 1).to(self.embedding.weight),
                 mode="sum",
             )
-            return flat.unflatten(0, z.shape[:2])
+            return flat.unflatten(0, z.shape[:2]).clone()  # FSDP wants no view
         weight = self.embedding.weight  # under autocast too the stream of features begins in its type
         return (z.to(weight.dtype) @ weight).to(weight.dtype) if z.is_floating_point() else self.embedding(z)
 
