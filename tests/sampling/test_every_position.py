@@ -69,9 +69,12 @@ def step_law(plan: EveryPosition, p_XLK: Tensor, s: float, t: float) -> Tensor:
     return (1 - renewed) * back(p_XLK, s, t) + renewed * from_clean(back(p_XLK, 0, t), s)
 
 
-def p_of(model: Toy, t: float, heat: float = 1.0) -> Tensor:
+def p_of(model: Toy, t: float, heat: float = 1.0, top_p: float = 1.0) -> Tensor:
     sigma = -torch.tensor([alpha(t)]).double().log()
-    return (model.features(LINES, sigma.expand(len(LINES)).float()) / heat).softmax(-1)
+    p_XLK = (model.features(LINES, sigma.expand(len(LINES)).float()) / heat).softmax(-1)
+    ahead_XLKK = p_XLK[..., None, :] > p_XLK[..., None]
+    kept_XLK = p_XLK * ((ahead_XLKK * p_XLK[..., None, :]).sum(-1) < top_p)  # what lies ahead has not reached top_p
+    return kept_XLK / kept_XLK.sum(-1, keepdim=True)
 
 
 def of_lines(law_XLK: Tensor) -> Tensor:
@@ -79,11 +82,11 @@ def of_lines(law_XLK: Tensor) -> Tensor:
     return torch.stack([law_XLK[:, i][:, LINES[:, i]] for i in range(L)]).prod(0)
 
 
-def sampled_law(plan: EveryPosition, model: Toy, times: tuple[float, ...], heat: float = 1.0) -> Tensor:
+def sampled_law(plan: EveryPosition, model: Toy, times: tuple[float, ...], **law: float) -> Tensor:
     """The probability of every line."""
     law_X = torch.full((K**L,), K**-L, dtype=torch.float64)
     for t, s in pairwise(times):
-        law_X = law_X @ of_lines(step_law(plan, p_of(model, t, heat), s, t))
+        law_X = law_X @ of_lines(step_law(plan, p_of(model, t, **law), s, t))
     if plan.greedy:
         best_XL = p_of(model, times[-1]).argmax(-1)
         law_X = law_X @ (best_XL[:, None] == LINES[None]).all(-1).double()
@@ -142,9 +145,12 @@ def test_samples_follow_the_enumerated_law(plan: str, grid: str, steps: int) -> 
     assert drawn.record["plan"]["name"] == chosen.name
 
 
-def test_temperature_sharpens_the_models_law_inside_the_posterior() -> None:
-    drawn = sample(Checkpoint(Toy(), Uniform()), N, 3, temperature=0.5, seed=5, batch=N // 2, device="cpu")
-    law_X = sampled_law(any_plan("ancestral"), Toy(), make_grid("uniform", 3).times, heat=0.5)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.5, 1.0), (1.0, 0.7)])
+def test_a_sharper_law_is_sharper_inside_the_posterior(temperature: float, top_p: float) -> None:
+    how = {"temperature": temperature, "top_p": top_p, "seed": 5, "batch": N // 2, "device": "cpu"}
+    drawn = sample(Checkpoint(Toy(), Uniform()), N, 3, **how)  # type: ignore[arg-type]
+    plan, times = any_plan("ancestral"), make_grid("uniform", 3).times
+    law_X = sampled_law(plan, Toy(), times, heat=temperature, top_p=top_p)  # type: ignore[arg-type]
     assert p_value(drawn.tokens, law_X) > 1e-3
 
 
@@ -200,6 +206,7 @@ def test_given_words_are_held() -> None:
     [
         ({"plan": "golden"}, "draws every position at every step, which the plan golden does not: take ancestral"),
         ({"grid": "rank"}, "goes on a grid of times: take uniform, cosine or mdlm, not rank"),
+        ({"remask": "cap"}, "remasking is for a masked process: for this one take the plan psi"),
         ({"plan": "psi:share=2"}, "between 0 and 1, not 2"),
         ({"plan": "psi:half=1"}, "setting of psi"),
         ({"plan": "ancestral:share=0.1"}, "the plan ancestral has no settings"),

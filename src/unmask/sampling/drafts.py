@@ -84,6 +84,8 @@ class How:
         ):
             raise UserError("guidance is for models with a mask and tokens drawn one by one: take no cache, no "
                             f"{LEGACY}, and the step law factorised")  # fmt: skip
+        if self.remask is not None and isinstance(self.plan, EveryPosition):
+            raise UserError("remasking is for a masked process: for this one take the plan psi, which does the same")
         if self.remask is not None and (name != "iid" or self.grid.by != "time"):
             raise UserError("remasking goes position by position: take plan iid and the grid uniform, cosine or mdlm")
 
