@@ -23,9 +23,9 @@ class Denoiser(Protocol):
     """Body and head are separate calls, so that the head runs on chosen positions only.
 
     A network that is conditioned on time takes `features(z, time=...)`, one number a text (Process.condition says
-    which); one that takes soft inputs has `embed(z)`, of tokens
-    or laws, and its `features` also takes what that returns; `embed(z, weights)` is of k weighted tokens a position. One that says
-    `in_blocks = True` takes `features(z, beside=x0)`: of each block, given the blocks of x0 before it.
+    which); one that takes soft inputs has `embed(z)`, of tokens or laws, and `embed(z, weights)`, of k weighted tokens
+    a position; its `features` also takes what these return. One that says `in_blocks = True` takes `features(z,
+    beside=x0)`: of each block, given the blocks of x0 before it.
     """
 
     @property
