@@ -16,7 +16,7 @@ from tools.results.page import EVERY, fill
 from tools.results.run import jobs_of
 from tools.results.runs import Run, Runs
 from tools.results.slim import matches, slim
-from tools.results.tables import one_token_a_step
+from tools.results.tables import lost, one_token_a_step
 from tools.results.tasks import tasks_figure
 
 from unmask.cli.main import main as command
@@ -141,6 +141,20 @@ def test_every_interval_is_worked_out_again_from_single_texts(slimmed, capsys):
     (slimmed / "results" / "small.per-text.json.xz").write_bytes(b"another")
     assert main([*docs, "check"]) == 2
     assert "is of another run" in capsys.readouterr().out
+
+
+def test_the_causal_rival_has_a_row_and_a_line_once_it_was_run():
+    """Less one token a step of pocket on the same blocks; before its run there is neither."""
+    runs = Runs(DOCS / "results")
+    without = {name: runs[name] for name in runs if name != "rival"}
+    level = runs["plans-prose"].nats("teacher", "permutation", 256)
+    bound = {"model": "ar", "plan": None, "steps": None, "n": 504, "per_token": [level - 0.25, 0.0, 0.0]}
+    with_it = {**without, "rival": Run("rival", {"likelihood": [bound]})}
+    assert not any("rival" in row[0] for row in lost(without).rows)
+    first, second = lost(with_it).rows[:2]
+    assert "pocket" in first[0]
+    assert second[:3] == ["its causal rival (exact)", f"{level - 0.25:.3f}", "−0.250 to random order"]
+    assert nelbo(with_it) != nelbo(without)
 
 
 def test_a_mistake_is_one_clear_line(tmp_path, capsys):

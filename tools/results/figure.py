@@ -12,7 +12,7 @@ from typing import Any
 
 from tools.results.form import TEACHERS
 from tools.results.runs import Run
-from tools.results.tables import COUNTS, one_token_a_step, worst
+from tools.results.tables import COUNTS, RACES, one_token_a_step, rival_above, worst
 
 INK, SOFT, RULE, PAPER = "#1d2126", "#5c6470", "#e4e2db", "#fffffe"
 LINES = {  # plan: colour, marker
@@ -61,6 +61,8 @@ def nelbo(runs: Mapping[str, Run]) -> bytes:
                         label="iid (published)" if plan == "iid" else plan,
                     )
             axis.axhline(0, color=SOFT, linewidth=1, linestyle=(0, (4, 3)))
+            if teacher in RACES and (rival := rival_above(runs)):
+                axis.axhline(rival[1], color=INK, linewidth=1, linestyle=":", label="causal rival (exact)")
             axis.set_xscale("log", base=2)
             axis.set_xticks([4, 8, 16, 32, 64], ["4", "8", "16", "32", "64"])
             axis.set_xlabel("steps")

@@ -98,5 +98,8 @@ class Runs(Mapping[str, Run]):
     def __iter__(self) -> Any:
         return (path.stem for path in sorted(self.folder.glob("*.json")))
 
+    def __contains__(self, name: object) -> bool:
+        return (self.folder / f"{name}.json").is_file()
+
     def __len__(self) -> int:
         return len(list(iter(self)))

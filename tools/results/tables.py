@@ -42,6 +42,10 @@ def lost(runs: Runs) -> Table:
             teacher, f"{'' if measured else '≈ '}{level:.3f}", _best_order(runs, teacher), signed(above["iid"]),
             signed(above["golden"]), share["golden"], signed(above["stride"]), share["stride"],
         ])  # fmt: skip
+        if teacher in RACES and (rival := rival_above(runs)):
+            rows.append([
+                "its causal rival (exact)", f"{rival[0]:.3f}", f"{signed(rival[1])} to random order", *[NOTHING] * 5,
+            ])  # fmt: skip
     note = (
         "N-step NELBO on held-out books in nats a token: one token a step in random order (≈: extrapolated from "
         "`iid`) and what the best order that was run has more or less, what 8 steps lose against random order, and the "
@@ -72,6 +76,17 @@ def _best_order(runs: Runs, teacher: str) -> str:
     found = {plan: run.above("teacher", plan, length) for plan in PLANS}
     plan, value = min(((p, v) for p, v in found.items() if v), key=lambda pair: pair[1][0])
     return f"{half(value, sign=True)} ({PLANS[plan]})"
+
+
+def rival_above(runs: Runs) -> tuple[float, float] | None:
+    """The exact likelihood of `pocket`'s causal rival, and that less one token a step in random order; None before it
+    was run. Both are of the same 504 blocks."""
+    found = runs["rival"].bound("ar", None, None) if "rival" in runs else None
+    level = runs["plans-prose"].nats("teacher", "permutation", runs["plans-prose"].said["settings"]["length"])
+    if found is None or level is None:
+        return None
+    assert found["n"] == (runs["plans-prose"].bound("teacher", "permutation", 256) or {})["n"], "other texts"
+    return found["per_token"][0], found["per_token"][0] - level
 
 
 def _race(run: Run, text: str, named: Sequence[str], counts: Sequence[int]) -> Table:
