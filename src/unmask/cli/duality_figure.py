@@ -169,9 +169,9 @@ def _draw_law(axes: Any, scene: Scene, u_N: Tensor) -> None:
     share_N = (torch.arange(len(u_N)) + 1) / len(u_N)
     axes.step(drawn_N, share_N, color=ORANGE, lw=1.2, where="post", label=f"{len(u_N):,} draws of Y")
     law_T = duality.cdf(y_T)
-    axes.plot(y_T, law_T, color=INK, lw=1.6, label="F = γ, by quadrature")
+    axes.plot(y_T, law_T, color=INK, lw=1.6, label="F, by quadrature")
     kept_T = (duality.K * law_T - 1) / (duality.K - 1)
-    axes.plot(y_T, kept_T, color=GREEN, lw=1.6, ls=(0, (4, 3)), label="α = (KF − 1)/(K − 1), uniform")
+    axes.plot(y_T, kept_T, color=GREEN, lw=1.6, ls=(0, (4, 3)), label="α, uniform")
     for time, letter, colour in VIEWS:
         gamma, ratio = scene.gamma(time), float(duality.calibrate(scene.gamma(time), signed=True).ratio)
         axes.plot([low, ratio, ratio], [gamma, gamma, 0], color=colour, ls="--", lw=1.2)
