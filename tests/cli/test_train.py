@@ -159,7 +159,7 @@ def test_a_checkpoint_and_a_corpus_of_different_tokenizers(capsys, corpora, tmp_
     assert not (tmp_path / "next").exists()
 
 
-@pytest.mark.parametrize("recipe", ["tiny", "pocket", "mdlm-owt"])
+@pytest.mark.parametrize("recipe", ["tiny", "pocket", "pocket-duo", "mdlm-owt"])
 def test_bundled_recipes_are_valid(capsys, recipe):
     code, out = run(capsys, "--config", recipe, "--print_config")
     assert code == 0

@@ -130,8 +130,7 @@ class Bench(Steps):
         t_B = stratified(batch.total, generator)[batch.start : batch.start + len(x0_BL)]
         noise_B, at, span = place_of(t_B, soft.soft_window, K)
         alpha_B, sigma_B = (to_device(value.float(), self.place) for value in signal_and_noise(noise_B))
-        own_BLK = torch.nn.functional.one_hot(x0_BL, K)
-        w_BLK = alpha_B[:, None, None] * own_BLK
+        w_BLK = alpha_B[:, None, None] * torch.nn.functional.one_hot(x0_BL, K)
         w_BLK = w_BLK + sigma_B[:, None, None] * torch.randn(*x0_BL.shape, K, device=self.place)
         read_BLD = self.student.embed((w_BLK / soft.soft_tau).softmax(-1))
         return self.nelbo(read_BLD, w_BLK.argmax(-1), x0_BL, at.alpha, span * at.slope)
