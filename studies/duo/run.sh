@@ -35,7 +35,7 @@ distil() { # NAME TEACHER METHOD OPTIONS...
 worth() { # NAME FOLDER: bounds, cells, features
   # shellcheck disable=SC2086
   python -m unmask evaluate --only_bounds --data "$HELD" -n "$BLOCKS" --models "$1=$2" --plans $MASKED $UNIFORM \
-    --steps $COUNTS --out "$OUT/bounds-$1"
+    --steps $COUNTS --cells "$OUT/cells" --out "$OUT/bounds-$1"
   # shellcheck disable=SC2086
   python -m unmask evaluate --models "teacher=$2" --plans $MASKED $UNIFORM --steps $COUNTS --control_steps $COUNTS \
     --temperatures $HEATS -n "$TEXTS" --data "$HELD" --judge "$JUDGE" --no-bracket --no-bounds --cells "$OUT/cells" \
@@ -67,13 +67,16 @@ end=$(($(date +%s) + 60)) # the cells are there by now
 python -m unmask evaluate --models "${all[@]}" --plans $MASKED $UNIFORM --steps $COUNTS --control_steps $COUNTS \
   --temperatures $HEATS -n "$TEXTS" --data "$HELD" --judge "$JUDGE" --no-bracket --no-bounds --cells "$OUT/cells" \
   --out "$OUT/all" >"$OUT/logs/all.log" 2>&1
+# shellcheck disable=SC2086
+python -m unmask evaluate --only_bounds --data "$HELD" -n "$BLOCKS" --models "${all[@]}" --plans $MASKED $UNIFORM \
+  --steps $COUNTS --cells "$OUT/cells" --out "$OUT/bounds" >>"$OUT/logs/all.log" 2>&1
 for name in mcd dcd; do
   python -c 'import sys, torch; from unmask.checkpoint.io import load, save
 save(load(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$OUT/$name/rounds/$ROUNDS" "$OUT/bf16-$name" &&
     tar -cf "$KEEP/$name.tar" -C "$OUT" "bf16-$name"
 done >>"$OUT/logs/all.log" 2>&1
 python "$here/table.py" "$OUT" | tee "$OUT/table.md"
-(cd "$OUT" && find . \( -name 'results.json' -o -name 'report.*' -o -name 'rounds.json' -o -name 'metrics.jsonl' -o -name '*.log' \
+(cd "$OUT" && find . \( -name 'results.json' -o -name 'per-text.json.xz' -o -name 'report.*' -o -name 'rounds.json' -o -name 'metrics.jsonl' -o -name '*.log' \
   -o -name '*.md' \) -not -path './cells/*' -print0 | tar --null -czf .results -T -)
 mv "$OUT/.results" "$KEEP/results.tgz"
 tar -cf "$KEEP/features.tar" -C "$OUT/features" .

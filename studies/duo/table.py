@@ -22,13 +22,15 @@ def read(path: Path) -> dict[str, Any]:
 
 def bounds(run: Path) -> Iterator[str]:
     """Nats a token on held-out text: of continuous time, and of N steps on each plan."""
-    found = [one for folder in sorted(run.glob("bounds-*")) for one in read(folder).get("likelihood", [])]
-    found = [one for one in found if one["model"] != "teacher"]  # of a student: it has a name of its own here
+    found = read(run / "bounds").get("likelihood", [])
     counts = sorted({one["steps"] for one in found if one["plan"]})
     yield f"| model | plan | continuous | {' | '.join(f'N = {N}' for N in counts)} |"
     yield "| --- | --- | ---: |" + " ---: |" * len(counts)
     whole = {one["model"]: one for one in found if not one["plan"]}
-    for model, plan in sorted({(one["model"], one["plan"]) for one in found if one["plan"]}):
+    drawn = sorted({(one["model"], one["plan"]) for one in found if one["plan"]})
+    for name in sorted(whole.keys() - {model for model, _ in drawn}):  # a causal model: exact, and without steps
+        yield f"| {name} | | {said(whole[name]['scores']['per_token'])} |" + " |" * len(counts)
+    for model, plan in drawn:
         by_count = {one["steps"]: one for one in found if (one["model"], one["plan"]) == (model, plan)}
         cells = [said(one["scores"]["per_token"]) for one in (whole.get(model), *map(by_count.get, counts)) if one]
         yield f"| {model} | `{plan}` | {' | '.join(cells)} |"
