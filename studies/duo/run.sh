@@ -34,7 +34,7 @@ distil() { # NAME TEACHER METHOD OPTIONS...
 
 worth() { # NAME FOLDER: bounds, cells, features
   # shellcheck disable=SC2086
-  python -m unmask evaluate --only_bounds --data "$HELD" -n "$BLOCKS" --models "$1=$2" --plans $MASKED $UNIFORM \
+  python -m unmask evaluate --only_bounds --data "$HELD" -n "$BLOCKS" --models "teacher=$2" --plans $MASKED $UNIFORM \
     --steps $COUNTS --cells "$OUT/cells" --out "$OUT/bounds-$1"
   # shellcheck disable=SC2086
   python -m unmask evaluate --models "teacher=$2" --plans $MASKED $UNIFORM --steps $COUNTS --control_steps $COUNTS \
