@@ -75,6 +75,17 @@ def test_a_student_that_is_worse_is_called_worse(loss: float, steps: int) -> Non
     assert f"[{entry['gap']['low']:+.3f}, {entry['gap']['high']:+.3f}]" in gap
 
 
+def test_a_gain_without_a_speed_up_is_called_better() -> None:
+    """The teacher ran in as many steps at the most, so that nothing says how many more it would need."""
+    results = worse_by(-0.5, steps=16)
+    entry = results.analysis["headline"]
+    assert not entry["speed_up"]["faster"]
+    assert entry["gap"]["high"] < 0
+    speed, gap, *_ = meaning(results)
+    assert "student in 16 steps is better than teacher in as many; what that is worth in steps was not run" in speed
+    assert "below the teacher's" in gap
+
+
 def test_a_student_without_gain_or_loss_is_called_neither() -> None:
     """Its speed-up has no lower end either, and its gap holds 0."""
     results = worse_by(0.0, steps=4)
@@ -207,7 +218,8 @@ def test_texts_that_look_wrong_are_not_credited(tmp_path: Path) -> None:
     wrong = with_headline(suspicions=["87.0% of its 4-grams occurred before in the same text"])
     assert headline(made_up()).good
     assert (headline(wrong).good, headline(wrong).words) == (False, "Not credited")
-    assert "is not credited with a speed-up: 87.0% of its 4-grams" in meaning(wrong)[0]
+    assert "is not credited with a gain: 87.0% of its 4-grams" in meaning(wrong)[0]
+    assert not any("below the teacher's" in sentence for sentence in meaning(wrong))
     said = everything_said(wrong, tmp_path)
     assert "faster" not in said
     assert "not credited: its texts look wrong" in said

@@ -39,6 +39,7 @@ def merge(several: Sequence[Results]) -> Results:
         cells[cell.key] = max(cells.get(cell.key, cell), cell, key=lambda one: one.n)
     bounds, about_bounds = _on_common_texts([bound for run in several for bound in run.bounds])
     settings = {**first.settings, "temperatures": _union(run.settings["temperatures"] for run in drawn)}
+    settings["top_ps"] = _union(run.settings.get("top_ps") or [] for run in drawn)
     for name in ("steps", "plans"):
         settings[name] = _union(run.settings[name] for run in several)
     merged = {"merged": [run.provenance for run in several]} if len(several) > 1 else {}

@@ -92,8 +92,8 @@ def _speed(results: Results, entry: Json) -> str:
             "none of the controls that were run: the two cannot be compared, and nothing is extrapolated."
         )
     ends = limits(found, digits=2)
-    if found["faster"] and entry["suspicions"]:
-        return f"{name} in {steps} is not credited with a speed-up: {'; '.join(entry['suspicions'])}."
+    if entry["suspicions"] and (found["faster"] or _side(entry["gap"]) == "below"):
+        return f"{name} in {steps} is not credited with a gain: {'; '.join(entry['suspicions'])}."
     if found["faster"]:
         same = f"{teacher} write at the same own entropy what {name} writes in {steps}"
         there = {
@@ -107,6 +107,11 @@ def _speed(results: Results, entry: Json) -> str:
         return (
             f"At the same own entropy, {name} in {steps} is worse than {teacher} in as many: 95% interval of the "
             f"speed-up {ends}."
+        )
+    if _side(entry["gap"]) == "below":
+        return (
+            f"At the same own entropy, {name} in {steps} is better than {teacher} in as many; what that is worth in "
+            f"steps was not run (95% interval of the speed-up {ends})."
         )
     return (
         f"At the same own entropy, {name} in {steps} cannot be distinguished from {teacher} in as many (95% interval "
@@ -128,7 +133,7 @@ def _gap(entry: Json) -> str:
     """A gain or a loss at equal NFE, where the interval leaves no doubt which."""
     gap = entry["gap"]
     side = "" if gap["value"] is None else _side(gap)
-    if not side:
+    if not side or (side == "below" and entry["suspicions"]):
         return ""
     return (
         f"At equal NFE and own entropy the judge's nats a byte are {abs(gap['value']):.3f} {side} the teacher's: 95% "
