@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from unmask.data.tokenizer import Tokenizer
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born deaf to it
 # a judge with hand-made logits, tiny networks, a cache of its own for every test; the pages in a browser
 pytest_plugins = ("tests.scene", "tests.pages")
 

@@ -106,7 +106,6 @@ def test_plain_text_is_read_as_evaluate_reads_it(place, tmp_path, refused):
         f"--data {file} --model {place}/wordless": "no tokenizer to read text with",
         "--data sample": "sample has",  # as a text of one token a book
         "--data smaple": "did you mean 'sample'?",
-        "--precision bf16": "bf16 is for GPUs",
     }.items():
         assert said in refused(*line(place, f"{words} --out {tmp_path}/other.json"))
 

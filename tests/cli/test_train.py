@@ -128,7 +128,6 @@ def test_in_python_too_and_in_any_size(capsys, corpora, tmp_path):
         (["--data", "CORPUS", "--plan_steps", "0"], "plan_steps is a number of sampling steps: at least 1, not 0"),
         (["--data", "CORPUS", "--plan", "stride"], "give plan_steps"),
         (["--data", "CORPUS", "--parallel", "fsdp"], "torchrun"),
-        (["--data", "CORPUS", "--precision", "bf16", "--device", "cpu"], "bf16 is for GPUs"),
         (["--data", "CORPUS", "--batch", "0"], "batch must be at least 1"),
     ],
 )

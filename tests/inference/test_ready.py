@@ -153,3 +153,14 @@ def test_a_replayed_graph_draws_what_the_eager_body_draws(model: DiT) -> None:
     torch.testing.assert_close(compiled.log_q, plain.log_q, atol=1e-4, rtol=1e-4)
     again = sample(Checkpoint(model), BATCH + 5, STEPS, **on_gpu, compile=True)  # by the graph that is there
     assert torch.equal(again.tokens, plain.tokens)
+
+
+def test_in_bf16_a_cpu_draws_nearly_the_same_law(model: DiT) -> None:
+    """One step from nothing: each token's log-probability is that of float32, but for the rounding."""
+    exact, half = (
+        sample(Checkpoint(model), 64, 1, **IID | {"batch": 64}, precision=precision) for precision in ("fp32", "bf16")
+    )
+    same = exact.tokens == half.tokens
+    assert same.double().mean() > 0.9
+    assert not torch.equal(exact.log_q, half.log_q)
+    torch.testing.assert_close(half.log_q[same], exact.log_q[same], atol=0.05, rtol=0)

@@ -14,7 +14,6 @@ from unmask.checkpoint.io import save
 from unmask.core.errors import UserError
 from unmask.metrics.score import Score
 from unmask.metrics.unmodelled import UNMODELLED
-from unmask.sampling.causal import sample_causal
 from unmask.studies import cells
 from unmask.studies.entries import REAL
 from unmask.studies.evaluate import evaluate
@@ -293,5 +292,3 @@ def test_precision_reaches_the_causal_control(scene, monkeypatch) -> None:
     options = {**OPTIONS, "plans": ["golden"], "temperatures": [1.0], "n": 3, "control_steps": [4], "bracket": False}
     evaluate(models, steps=[4], precision="fp32", **options)
     assert set(asked) == {"fp32"}
-    with pytest.raises(UserError, match="bf16 is for GPUs"):
-        sample_causal(scene[0]["ar"], 1, device="cpu", precision="bf16")

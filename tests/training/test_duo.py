@@ -97,4 +97,4 @@ def test_it_is_looked_at_and_distilled(folder, tmp_path, capsys):
             f"distill --teacher {tmp_path}/kept --data {folder}/text --method {method} --out {tmp_path}/{method} {few}"
         )
         assert main([*words.split(), "--no-progress", "--no-tensorboard", "--device", "cpu"]) == 0
-        assert "2 samples in 2 steps; " in " ".join(capsys.readouterr().out.split())
+        assert "2 samples in 2 steps on the plan ancestral; " in " ".join(capsys.readouterr().out.split())

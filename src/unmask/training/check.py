@@ -56,8 +56,6 @@ def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Data, ra
         raise UserError("no parameter of the model takes gradients: there is nothing to train")
     if isinstance(objective, AR) != is_causal(model):
         raise UserError("AR is for a causal model, DiT(causal=True), and any other objective for one that is not")
-    if trainer.precision == "bf16" and ranks.device.type == "cpu":
-        raise UserError("bf16 is for GPUs: on the CPU take precision fp32")
     if trainer.parallel == "fsdp" and not ranks.grouped:
         raise UserError("--parallel fsdp spreads a model over processes: start them with torchrun, or leave it out")
     if trainer.parallel == "fsdp" and trainer.optimiser == "muon":
