@@ -1,8 +1,8 @@
 """`unmask bench llada`: our sampler on LLaDA's shape against its published `generate`, both on random weights.
 
-A setting's forwards are all alike, so a few of each are timed. "Plain" is `generate` written plainly, on transformers'
-layers as they are or on the body that ours has; ours goes as it is, and as `--compile` has it. What fails in one part
-is shown, and the next part goes on.
+A setting's forwards are all alike, so a few of each are timed, in turn with those they are compared with. "Plain" is
+`generate` written plainly, on transformers' layers as they are or on the body that ours has; ours goes as it is, and as
+`--compile` has it. What fails in one part is shown, and the next part goes on.
 
 Shapes: B rows, L positions.
 """
@@ -10,11 +10,11 @@ Shapes: B rows, L positions.
 from __future__ import annotations
 
 import json as js
-import statistics
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,17 +22,18 @@ import torch
 from torch import Tensor
 
 from unmask.bench.plain_llada import plain_step
-from unmask.bench.timing import Row, measure
+from unmask.bench.timing import Columns, Row, gib
+from unmask.bench.turns import Contender, in_turns, over
 from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
 from unmask.core.ranks import pick_device
+from unmask.core.show import table
 from unmask.inference.cache import Caching, Memory
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import GOLDEN, Blocks, Confidence, Plan, make_plan
 from unmask.sampling.drafts import How, new_table, start_draft, take_step
-from unmask.training.speed import wait
 
 PROMPT, ANSWER, BLOCK = 128, 256, 32
 L = PROMPT + ANSWER
@@ -47,13 +48,20 @@ def llada(
     Args:
         size: the model's shape
         device: where to run: auto, cpu, cuda or mps
-        seconds: no further part begins after so many
+        seconds: no further part and no further round begins after so many
         out: where to write everything as JSON, after every part
     """
     bench = Bench(pick_device(device), size, seconds, out)
-    for part in (reading, block_step, no_cache, with_compile, with_cache, company, distillation):
-        bench.run(part)
-    bench.run(ratios)
+    bench.run("cached block step", block_step)
+    for B in BATCHES:  # the smaller one first: it would ride along in the larger one's graph
+        for temperature in TEMPERATURES:
+            bench.run(
+                f"no cache, batch {B}, temperature {temperature:g}", partial(no_cache, B=B, temperature=temperature)
+            )
+    bench.run("LoRA distillation", distillation)
+    for B in BATCHES:
+        bench.run(f"cache, batch {B}", partial(with_cache, B=B))
+    bench.run("company", company)
     return bench.result
 
 
@@ -78,29 +86,39 @@ class Bench:
     def cuda(self) -> bool:
         return self.place.type == "cuda"
 
-    def run(self, part: Callable[[Bench], None]) -> None:
+    def run(self, name: str, part: Callable[[Bench], None]) -> None:
         """One part; what it raises is shown and kept."""
-        spent = time.perf_counter() - self.begun
-        if spent > self.seconds and part is not ratios:
-            self.result["errors"][part.__name__] = f"not begun: {spent:.0f} s had passed"
+        if self.late():
+            self.result["errors"][name] = f"not begun: {self.spent():.0f} s had passed"
         else:
             try:
                 part(self)
             except Exception:
-                self.result["errors"][part.__name__] = traceback.format_exc()
+                self.result["errors"][name] = traceback.format_exc()
                 print(traceback.format_exc(), flush=True)
             if self.cuda:
                 torch.cuda.empty_cache()
         if self.out is not None:
             self.out.write_text(js.dumps(self.result, indent=1))
 
+    def spent(self) -> float:
+        return time.perf_counter() - self.begun
+
+    def late(self) -> bool:
+        return self.spent() > self.seconds
+
+    def compare(self, contenders: list[Contender], rounds: int = 5) -> list[Row]:
+        """They take turns."""
+        rows = in_turns(contenders, self.place, rounds, self.late)
+        self.result["lines"] += rows
+        return rows
+
     def say(self, name: str, facts: Row) -> None:
         """One line of the result, printed at once."""
         self.result["lines"].append({"name": name, **facts})
-        at = time.perf_counter() - self.begun
         shown = ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
                           for key, value in facts.items() if value is not None)  # fmt: skip
-        print(f"[{at:5.1f} s] {name}: {shown}", flush=True)
+        print(f"[{self.spent():5.1f} s] {name}: {shown}", flush=True)
 
     def given(self, B: int) -> Tensor:
         """Prompts and blank answers."""
@@ -144,102 +162,97 @@ def stepped(
         yield
 
 
-@torch.inference_mode()
-def timed(bench: Bench, loop: Iterator[None], skip: int, count: int) -> tuple[float, float | None]:
-    """Mean seconds of `count` steps after `skip`, and the peak memory in GiB."""
-    for _ in range(skip):
-        next(loop)
-    wait(bench.place)
-    if bench.cuda:
-        torch.cuda.reset_peak_memory_stats(bench.place)
-    begun = time.perf_counter()
-    for _ in range(count):
-        next(loop)
-    wait(bench.place)
-    spent = (time.perf_counter() - begun) / count
-    return spent, torch.cuda.max_memory_allocated(bench.place) / 2**30 if bench.cuda else None
-
-
-def reading(bench: Bench) -> None:
-    """The time to read once what a step multiplies with: all weights but the table of embeddings, of which it takes a
-    row a token. By a sum over each, and by the rate of a large copy; the shorter one counts."""
+def reading(bench: Bench) -> Contender:
+    """What a step multiplies with is read once: all weights but the table of embeddings, of which it takes a row a
+    token. By the rate of a large copy, what it reads and what it writes."""
     skipped = bench.model.model.embed_tokens.weight
-    weights = [value for value in bench.model.parameters() if value is not skipped]
-    size = sum(value.numel() * value.element_size() for value in weights)
-    by_sum = measure(lambda: [value.view(-1).amax() for value in weights], bench.place, repeats=5).seconds
-    source = torch.empty(2**32 if bench.cuda else 2**24, dtype=torch.uint8, device=bench.place).random_()
-    target = torch.empty_like(source)
-    by_copy = measure(lambda: target.copy_(source), bench.place, repeats=7, warmup=2).seconds
-    rate = 2 * source.numel() / by_copy
-    facts = {"gigabytes": size / 1e9, "ms": min(by_sum, size / rate) * 1e3, "ms_by_reduction": by_sum * 1e3,
-             "ms_by_rate_of_a_copy": size / rate * 1e3, "copy_terabytes_a_second": rate / 1e12}  # fmt: skip
-    bench.say("weights read once", facts)
+    weights = sum(value.nbytes for value in bench.model.parameters() if value is not skipped)
+    size = 2**32 if bench.cuda else 2**24
+
+    def copies() -> Iterator[None]:
+        source = torch.empty(size, dtype=torch.uint8, device=bench.place).random_()
+        target = torch.empty_like(source)
+        while True:
+            target.copy_(source)
+            yield
+
+    return Contender({"name": "weights read once", "gigabytes": weights / 1e9}, copies(), 2, 5, size=2 * size / weights)
 
 
 def block_step(bench: Bench) -> None:
     """One step of the dual cache within a block: the body, a CUDA graph; then with head and draw of 4 tokens."""
-    ready = bench.compiled
-    memory = Memory(ready, Caching("dual"), 1, L)
-    z_BL = torch.where(bench.given(1) < 0, bench.model.mask_id, bench.given(1)).to(bench.place)
-    span_R3 = torch.tensor([[0, PROMPT + 4 * BLOCK, PROMPT + 5 * BLOCK]])
+    ready, caching, per_block = bench.compiled, Caching("dual"), BLOCK // 4
 
-    @torch.inference_mode()
-    def body() -> None:
-        memory.features(z_BL, span_R3)
+    def body() -> Iterator[None]:  # the first is the full forward of a block's first step
+        memory = Memory(ready, caching, 1, L)
+        z_BL = torch.where(bench.given(1) < 0, bench.model.mask_id, bench.given(1)).to(bench.place)
+        while True:
+            memory.features(z_BL, torch.tensor([[0, PROMPT + 4 * BLOCK, PROMPT + 5 * BLOCK]]))
+            yield
 
-    body()  # the full forward of a block's first step
-    once = measure(body, bench.place, repeats=20, warmup=5)
-    bench.say("cached block step, body", {"ms": once.seconds * 1e3, "peak_gib": once.peak_gib})
-    plan = Blocks(BLOCK, GOLDEN)
-    loop = stepped(bench, ready, plan, ANSWER // 4, 1, 1.0, Caching("dual"))
-    per_block = BLOCK // 4
-    with torch.inference_mode():
-        for _ in range(per_block):  # one block, its graphs captured
-            next(loop)
-        spent = []
-        for _ in range(3):
-            next(loop)  # a block's first step, the full forward
-            spent.append(timed(bench, loop, 0, per_block - 1)[0])
-    bench.say("cached block step, head and draw of 4 tokens too", {"ms": statistics.median(spent) * 1e3})
+    whole = stepped(bench, ready, Blocks(BLOCK, GOLDEN), ANSWER // 4, 1, 1.0, caching)
+    read, *steps = bench.compare(
+        [
+            reading(bench),
+            Contender({"name": "cached block step, body"}, body(), 5, 20),
+            Contender({"name": "cached block step, head and draw of 4 tokens too"}, whole, per_block, per_block - 1, 1),
+        ]
+    )
+    print(f"[{bench.spent():5.1f} s] weights read once: {read['ms_a_forward']:.3g} ms", flush=True)
+    for row in steps:
+        row["over_reading"] = over(row, read)
+        print(f"{row['name']}: {row['ms_a_forward']:.3g} ms, {spread(row['over_reading'])} times that", flush=True)
 
 
-def no_cache(bench: Bench) -> None:
-    """Every batch and temperature: the plain step, on both bodies; then ours, at each number of steps."""
-    for B in BATCHES:
-        x_BL = torch.where(bench.given(B) < 0, bench.model.mask_id, bench.given(B)).to(bench.place)
-        for temperature in TEMPERATURES:
-            setting = {"batch": B, "temperature": temperature}
-            for name, body in (("plain", bench.model), ("plain on our body", bench.ready.body)):
-                quota_B = torch.full((B,), 1)
-                once = measure(
-                    lambda body=body, t=temperature, q=quota_B, x=x_BL: plain_step(  # type: ignore[misc]
-                        body, bench.model, x, PROMPT + BLOCK, q, t
-                    ),
-                    bench.place, repeats=9 if B == 1 else 5, warmup=2,
-                )  # fmt: skip
-                bench.say(name, {**setting, "ms_a_forward": once.seconds * 1e3, "peak_gib": once.peak_gib})
-    _both_orders(bench, bench.ready, "ours")
+def published(bench: Bench, batch: int, temperature: float, body: Any) -> Contender:
+    """`generate` at one token a row and forward; on transformers' layers, or on another body."""
+    z_BL = torch.where(bench.given(batch) < 0, bench.model.mask_id, bench.given(batch)).to(bench.place)
+
+    def loop() -> Iterator[None]:
+        while True:
+            plain_step(body, bench.model, z_BL, PROMPT + BLOCK, torch.full((batch,), 1), temperature)
+            yield
+
+    name = "plain" if body is bench.model else "plain on our body"
+    return Contender({"name": name, "batch": batch, "temperature": temperature}, loop(), 2, a_turn(batch))
 
 
-def with_compile(bench: Bench) -> None:
-    """Ours without a cache, as `--compile` has it."""
-    _both_orders(bench, bench.compiled, "ours, compiled")
+def a_turn(batch: int) -> int:
+    """Forwards of a turn."""
+    return 4 if batch == 1 else 1
 
 
-def _both_orders(bench: Bench, ready: Ready, name: str) -> None:
-    for B in BATCHES:
-        for temperature in TEMPERATURES:
+def no_cache(bench: Bench, *, B: int, temperature: float) -> None:
+    """Plain on both bodies; ours in both orders and at each number of steps, as it is and compiled."""
+    setting = {"batch": B, "temperature": temperature}
+    found = [published(bench, B, temperature, body) for body in (bench.model, bench.ready.body)]
+    for name, ready in (("ours", bench.ready), ("ours, compiled", bench.compiled)):
+        for order, plan in (("llada's order", make_plan("llada")), ("golden", GOLDEN)):
             for steps in STEPS:
-                for label, plan in (("llada's order", make_plan("llada")), ("golden", GOLDEN)):
-                    _ours(bench, ready, f"{name}, {label}", plan, steps, B, temperature)
+                facts = {"name": f"{name}, {order}", **setting, "steps": steps, "tokens_a_forward": ANSWER // steps}
+                loop = stepped(bench, ready, plan, steps, B, temperature)
+                found.append(Contender(facts, loop, 2, a_turn(B)))
+    rows = against_plain(bench, found, 5)
+    show(rows, f"[{bench.spent():5.1f} s] no cache, batch {B}, temperature {temperature:g}")
 
 
-def _ours(bench: Bench, ready: Ready, label: str, plan: Plan, steps: int, B: int, temperature: float) -> None:
-    loop = stepped(bench, ready, plan, steps, B, temperature)
-    seconds, peak = timed(bench, loop, 2, 12 if B == 1 else 6)
-    facts = {"batch": B, "temperature": temperature, "steps": steps, "ms_a_forward": seconds * 1e3,
-             "ms_a_token": seconds * 1e3 * steps / (ANSWER * B), "peak_gib": peak}  # fmt: skip
-    bench.say(label, facts)
+def with_cache(bench: Bench, *, B: int) -> None:
+    """Whole blocks, the full forward at a block's start included. A threshold's work at a fixed number of tokens a
+    forward is that of `confidence` in blocks: head and confidence at every blank of the block, so many revealed. As
+    `--compile` has it: steps are CUDA graphs."""
+    plans = (("confidence", Confidence()), ("golden", GOLDEN))
+    setting = {"batch": B, "temperature": 1.0}
+    found = [published(bench, B, 1.0, bench.model)]
+    for kind in ("dual", "prefix"):
+        for label, inner in plans if kind == "dual" else plans[:1]:
+            for tokens in TOKENS:
+                facts = {"name": f"{kind} cache, {label}", **setting, "tokens_a_forward": tokens}
+                loop = stepped(bench, bench.compiled, Blocks(BLOCK, inner), ANSWER // tokens, B, 1.0, Caching(kind))
+                found.append(Contender(facts, loop, BLOCK // tokens, BLOCK // tokens))
+    rows = against_plain(bench, found, 3)
+    for row in rows[1:]:
+        row["faster_a_token"] = [ratio * row["tokens_a_forward"] for ratio in row["faster"]]
+    show(rows, f"[{bench.spent():5.1f} s] with a cache, batch {B}, temperature 1")
 
 
 def company(bench: Bench) -> None:
@@ -272,26 +285,6 @@ def _answers(bench: Bench, given: list[Tensor], indices: list[int], temperature:
     return [draft.state.z_BL[0, len(one) : len(one) + 64].tolist() for draft, one in zip(drafts, given, strict=True)]
 
 
-def with_cache(bench: Bench) -> None:
-    """Whole blocks, the full forward at a block's start included. A threshold's work at a fixed number of tokens a
-    forward is that of `confidence` in blocks: head and confidence at every blank of the block, so many revealed. As
-    `--compile` has it: steps are CUDA graphs."""
-    plans = (("confidence in blocks", Confidence()), ("golden in blocks", GOLDEN))
-    for kind in ("dual", "prefix"):
-        for B in BATCHES:
-            for tokens in TOKENS:
-                for label, inner in plans if kind == "dual" else plans[:1]:
-                    loop = stepped(
-                        bench, bench.compiled, Blocks(BLOCK, inner), ANSWER // tokens, B, 1.0, Caching(kind)
-                    )  # fmt: skip
-                    a_block = BLOCK // tokens
-                    seconds, peak = timed(bench, loop, a_block, a_block * (2 if B == 1 else 1))
-                    facts = {"batch": B, "temperature": 1.0, "tokens_a_forward": tokens,
-                             "ms_a_forward": seconds * 1e3, "ms_a_token": seconds * 1e3 / (tokens * B),
-                             "peak_gib": peak}  # fmt: skip
-                    bench.say(f"{kind} cache, {label}", facts)
-
-
 def distillation(bench: Bench) -> None:
     """A step of MCD on a LoRA adapter, the teacher being the same weights with the adapter off."""
     from unmask.bench.lora import lora_step
@@ -304,31 +297,31 @@ def distillation(bench: Bench) -> None:
 # --- what it comes to -------------------------------------------------------------------------------------------------
 
 
-def ratios(bench: Bench) -> None:
-    """How many times faster than plain, at equal batch and temperature."""
-    lines = bench.result["lines"]
-    plain = {(row["name"], row["batch"], row["temperature"]): row["ms_a_forward"]
-             for row in lines if row["name"].startswith("plain")}  # fmt: skip
-    bench.result["ratios"] = found = []
-    for row in lines:
-        if not row["name"].startswith(("ours", "dual", "prefix")):
-            continue
-        B, temperature, name = row["batch"], row["temperature"], row["name"]
-        facts = {"name": name, "batch": B, "temperature": temperature, "steps": row.get("steps")}
-        for base in ("plain", "plain on our body"):
-            if (base, B, temperature) in plain:
-                facts[f"faster a forward than {base}"] = plain[base, B, temperature] / row["ms_a_forward"]
-        if row.get("tokens_a_forward") and ("plain", B, temperature) in plain:
-            tokens = row["tokens_a_forward"]
-            a_token = plain["plain", B, temperature] / B
-            facts |= {"tokens_a_forward": tokens, "faster a token than plain at 1 token a forward":
-                      a_token / row["ms_a_token"]}  # fmt: skip
-        found.append(facts)
-        shown = ", ".join(f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}"
-                          for key, value in facts.items() if value is not None)  # fmt: skip
-        print(shown, flush=True)
-    read = next((row["ms"] for row in lines if row["name"] == "weights read once"), None)
-    for row in lines:
-        if read and row["name"].startswith("cached block step"):
-            bench.result.setdefault("over_reading", {})[row["name"]] = row["ms"] / read
-            print(f"{row['name']}: {row['ms'] / read:.2f}x the time to read the weights once", flush=True)
+def against_plain(bench: Bench, contenders: list[Contender], rounds: int) -> list[Row]:
+    """How many times faster a forward is than the first one's."""
+    plain, *others = rows = bench.compare(contenders, rounds)
+    for row in others:
+        row["faster"] = over(plain, row)
+        row["ms_a_token"] = row["ms_a_forward"] / (row["batch"] * row.get("tokens_a_forward", 1))
+    return rows
+
+
+def show(rows: list[Row], title: str) -> None:
+    """A table, at once."""
+    from rich.console import Console
+
+    columns: Columns = {
+        "": lambda row: row["name"],
+        "tokens a forward": lambda row: str(row.get("tokens_a_forward", 1)),
+        "ms a forward": lambda row: f"{row['ms_a_forward']:.4g}",
+        "x faster": lambda row: spread(row.get("faster")),
+        "x a token": lambda row: spread(row.get("faster_a_token")),
+        "peak GiB": gib,
+    }
+    console = Console(highlight=False, width=120)
+    console.print(table(title, list(columns), [[cell(row) for cell in columns.values()] for row in rows]))
+
+
+def spread(ratio: list[float] | None) -> str:
+    """The median, the least and the most."""
+    return "" if ratio is None else "{:.3g} ({:.3g} to {:.3g})".format(*ratio)
