@@ -1,6 +1,7 @@
 """MCD against a direct float64 computation from full logits, for every option; and what it refuses."""
 
 import copy
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.models.dit.network import DiT
 from unmask.objectives.base import describe
+from unmask.objectives.distil.base import draw_u_between
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.mcd import MCD
 from unmask.plans.plan import draw_u, locked_plans
@@ -91,6 +93,23 @@ def test_loss_and_gradient_are_those_of_full_logits(random_dit, text, step_of, d
     tolerance = 1e-5 if dtype == torch.float32 else 1e-7 if objective.reduction == "term_means" else 1e-10
     assert torch.allclose(found.loss.double(), expected.loss, rtol=tolerance)
     assert float((found.gradient.double() - expected.gradient).norm() / expected.gradient.norm()) < tolerance
+
+
+def test_each_text_has_a_comb_of_its_own_number_of_steps():
+    """u falls by (1 + eps)/N a position, eps ~ U(0, 1/2), and log N is uniform."""
+    u_TL = draw_u_between((4000, 6), "comb", 4, 64, stream(3))
+    falls_TL = (u_TL[:, :1] - u_TL[:, 1:]) % 1
+    assert torch.allclose(falls_TL[:, :1] * torch.arange(1, 6) % 1, falls_TL)
+    N_T = 1 / falls_TL[:, 0]
+    assert 4 / 1.5 < float(N_T.min()) < 3.2
+    assert 55 < float(N_T.max()) <= 64
+    ends = torch.tensor([4, 8, 16, 32, 64], dtype=torch.float64)
+    share = ((N_T[:, None] <= ends).double().mean(0)).tolist()
+    chances = [
+        sum(math.log((N + 1) / N) / math.log(65 / 4) * min(1.0, max(0.0, 2 * (1.5 - N / end))) for N in range(4, 65))
+        for end in ends.tolist()
+    ]  # N (1 + eps)^-1 <= end, that is eps >= N / end - 1, and eps is uniform below 1/2
+    assert share == pytest.approx(chances, abs=0.03)
 
 
 def test_regions_are_the_views(random_dit, text):
@@ -196,6 +215,7 @@ def test_a_student_is_trained_as_the_readme_says(write_corpus, tmp_path):
         ({"plan": "gold"}, "did you mean 'golden'?"),
         ({"plan": "golden", "plan_steps": 8}, "plan_steps is for a plan"),
         ({"plan": "stride", "plan_steps": 0}, "at least 1, not 0"),
+        ({"plan": "comb", "plan_steps": (64, 4)}, "the least and the most: at least 1, not"),
     ],
 )
 def test_mistakes_are_told_in_one_line(random_dit, options, message):

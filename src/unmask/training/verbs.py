@@ -188,7 +188,7 @@ def distill(
     window: Sequence[float] | None = None,
     snapshot: Literal["raw", "ema"] | None = None,
     plan: str | None = None,
-    plan_steps: int | None = None,
+    plan_steps: Sequence[int] | None = None,
     guard: Literal["warn", "stop", "off"] = "warn",
     bounds: Bounds,
     judge: str | None = None,
@@ -225,7 +225,8 @@ def distill(
         snapshot: which weights of the student become the next teacher (default: raw)
         plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated, stride,
             comb or rotation (default: permutation for cd4lm, iid for the others)
-        plan_steps: the number of steps that the plan stride, comb or rotation is made for (default: 1/delta)
+        plan_steps: the number of steps that the plan stride, comb or rotation is made for; of two, such as 4 64, each
+            text draws its own between them (default: 1/delta)
     Guard:
         guard: what to do when a bound below is crossed
     Table of rounds:

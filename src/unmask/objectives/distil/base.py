@@ -41,7 +41,8 @@ class Distillation(ABC):
         teacher: a checkpoint or model to learn from; it is copied and frozen as it is now
         tau: temperature of the teacher's target; below 1 the target is sharper than the teacher
         plan: the law of u, so that a student can be distilled along the trajectories that it will be sampled on
-        plan_steps: the number of sampling steps, for a plan that is made for one number (stride, comb, rotation)
+        plan_steps: the number of sampling steps, for a plan that is made for one number (stride, comb, rotation); of
+            two numbers each text draws its own between them, evenly by its logarithm
         process: by default the teacher's
     """
 
@@ -49,7 +50,7 @@ class Distillation(ABC):
     _: KW_ONLY
     tau: float = 1.0
     plan: str = "iid"
-    plan_steps: int | None = None
+    plan_steps: int | Sequence[int] | None = None
     process: Process | None = None
 
     regions: ClassVar[tuple[str, ...]] = ("distil", "reconstruct")
@@ -64,8 +65,10 @@ class Distillation(ABC):
                 "plan_steps is for a plan made for one number of steps (stride, comb, rotation): leave it out of "
                 f"{self.plan}"
             )
-        if self.plan_steps is not None and self.plan_steps < 1:
-            raise UserError(f"plan_steps is a number of sampling steps: at least 1, not {self.plan_steps}")
+        least, most = self._steps or (1, 1)
+        if not 1 <= least <= most:
+            raise UserError(f"plan_steps is a number of sampling steps, or the least and the most: at least 1, not "
+                            f"{self.plan_steps}")  # fmt: skip
         teacher = Teacher.of(self.teacher)
         object.__setattr__(self, "teacher", teacher)
         object.__setattr__(self, "process", self.process or teacher.process)
@@ -88,6 +91,14 @@ class Distillation(ABC):
         self._frozen.compile()
 
     @property
+    def _steps(self) -> tuple[int, int] | None:
+        """The least and the most steps that the plan is made for, where the user says them."""
+        said = (self.plan_steps,) if isinstance(self.plan_steps, int) else self.plan_steps
+        if said is not None and len(said) not in (1, 2):
+            raise UserError(f"plan_steps is one number of sampling steps, or the least and the most, not {list(said)}")
+        return None if said is None else (said[0], said[-1])
+
+    @property
     def _frozen(self) -> Teacher:
         assert isinstance(self.teacher, Teacher)
         return self.teacher
@@ -99,8 +110,11 @@ class Distillation(ABC):
 
     def _noise(self, batch: Batch, steps: int | None, generator: torch.Generator, student: Denoiser) -> Tensor:
         """The noise of the whole global batch, (T, L, ...) on the CPU. `steps`: where the user gives no plan_steps."""
-        shape = (batch.total, batch.tokens_BL.shape[1])
-        u_TL = draw_u(shape, self.plan, generator=generator, steps=self.plan_steps or steps)
+        shape, ends = (batch.total, batch.tokens_BL.shape[1]), self._steps
+        if ends is None or ends[0] == ends[1]:
+            u_TL = draw_u(shape, self.plan, generator=generator, steps=ends[0] if ends else steps)
+        else:
+            u_TL = draw_u_between(shape, self.plan, *ends, generator)
         return spared(self._process.noise(u_TL, states_of(student), generator), batch, self._process)
 
     def _target(self, z_BL: Tensor, t_B: Tensor, chosen_N: Tensor, x0_BL: Tensor | None = None) -> Tensor:
@@ -117,6 +131,17 @@ class Distillation(ABC):
         return lambda logits_CW, part: run(
             DIVERGENCES[divergence], logits_CW, teacher.logits(target_ND[part], logits_CW.shape[1]), self.tau
         )
+
+
+def draw_u_between(shape: tuple[int, int], plan: str, least: int, most: int, generator: torch.Generator) -> Tensor:
+    """u_TL of a plan made for a number of steps N, each text's own: log N is uniform, least <= N <= most."""
+    share_T = torch.rand(shape[0], generator=generator, dtype=torch.float64)
+    steps_T = (least * ((most + 1) / least) ** share_T).long().clamp(max=most)
+    u_TL = torch.empty(shape, dtype=torch.float64)
+    for steps in steps_T.unique().tolist():
+        here_T = steps_T == steps
+        u_TL[here_T] = draw_u((int(here_T.sum()), shape[1]), plan, generator=generator, steps=steps)
+    return u_TL
 
 
 def check_gap(delta: float) -> None:
