@@ -1,21 +1,28 @@
 #!/usr/bin/env bash
-# Trains heads beside pocket, side by side on one GPU, measures what each is worth, and prints the predictions' outcomes.
+# Trains heads beside pocket, side by side on one GPU, measures what each is worth and what it costs, and prints the
+# predictions' outcomes.
 #   CORPUS=corpora/judge OUT=runs/chain bash studies/chain/run.sh
 # A head that has not done its STEPS after TRAIN seconds is cooled down in COOL more. BEGUN is a folder of heads to go on
-# from, by name. A stage that fails stops no other. KEEP holds two files, written anew after every head: heads.tar
-# (bf16), results.tgz (all else). Stopped, the same call goes on. At toy size, in two minutes on a CPU:
-#   CORPUS=corpora/sample OUT=runs/toy STEPS=6 SHORT=2 TEXTS=2 COUNTS="2 4" ONE=8 PLANS="comb golden" \
-#       FLAGS="--batch 2 --warmup 2 --no-compile --precision fp32" JOINT="--batch 2" bash studies/chain/run.sh
+# from, by name. A stage that fails stops no other and is named at the end. KEEP holds two files, written anew after every
+# head: heads.tar (bf16), results.tgz (all else, logs too). Stopped, the same call goes on. At toy size, on a CPU:
+#   CORPUS=corpora/sample OUT=runs/toy STEPS=6 SHORT=2 TEXTS=2 COUNTS="2 4" ONE=8 PLANS="comb golden" BATCHES="1 2" \
+#       FLAGS="--batch 2 --warmup 2 --no-compile" JOINT="--batch 2 --warmup 2" bash studies/chain/run.sh
 set -uo pipefail
 : "${CORPUS:?a folder of unmask prepare, with the tokenizer of the model}" "${OUT:=runs/chain}" "${KEEP:=$OUT/kept}" "${MODEL:=pocket}"
 : "${STEPS:=6000}" "${SHORT:=500}" "${TRAIN:=200}" "${COOL:=200}" "${LIMIT:=120}" "${TEXTS:=504}" "${ONE:=256}" "${FLAGS:=}"
 : "${PLANS:=comb golden stride iid}" "${COUNTS:=2 4 8 16}" "${HEADS=small-muon blind-muon small-adamw large-muon}"
-: "${ORDERS=left_to_right plan confidence}" "${BEYOND=joint-2 joint-0 distil}" "${JOINT:=}" "${BEGUN:=}"
+: "${ORDERS=left_to_right plan confidence}" "${BEYOND=joint distil}" "${JOINT:=}" "${BEGUN:=}" "${BATCHES:=1 64}" "${RIVAL:=}"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$OUT/logs" "$KEEP"
 say() { echo "$(date +%T) after $SECONDS s: $*"; }
-python() { timeout --foreground -k 30 "$LIMIT" "${PYTHON:-python3}" "$@"; } # else it would signal twice: leave at once
+
+python() { # --foreground: else it would signal twice, which means leave at once
+  timeout --foreground -k 30 "$LIMIT" "${PYTHON:-python3}" "$@"
+  local code=$? said="python $*"
+  [ $code = 0 ] || say "ended with $code ($([ $code = 124 ] && echo "its $LIMIT s were up" || echo failed)): ${said:0:200}" >&2
+  return $code
+}
 
 options() { # of a head, by its name
   case $1 in *adamw) ;; *) echo "--optimiser muon --muon_lr 0.01 --beta2 0.95" ;; esac
@@ -30,11 +37,11 @@ options() { # of a head, by its name
 }
 
 train() { # NAME STEPS OPTIONS...
-  local left=$((TRAIN - SECONDS)) run="$OUT/$1" stopped
+  local run="$OUT/$1" stopped
   local -a how
   # shellcheck disable=SC2046,SC2206
   how=(-m unmask train --config "$here/chain.yaml" --data "$CORPUS" --no-progress --out "$run" $(options "$1") $FLAGS "${@:3}")
-  LIMIT=$((left > 1 ? left : 1)) python "${how[@]}" --steps "$2" && return
+  LIMIT=$TRAIN python "${how[@]}" --steps "$2" && return
   stopped=$(find "$run/state" -name 'step-*' 2>/dev/null | sed 's/.*step-0*//' | sort -n | tail -n 1)
   [ -n "$stopped" ] || return
   say "$1 was stopped after $stopped steps"
@@ -50,10 +57,10 @@ keep() { # at once, so that nothing is lost if time runs out
     flock 9
     mkdir -p "$OUT/bf16"
     tar -cf "$KEEP/.heads" --exclude './order-*' --exclude ./distil -C "$OUT/bf16" . && mv "$KEEP/.heads" "$KEEP/heads.tar"
-    cd "$OUT" && find . \( -name '*.json' -o -name '*.json.xz' -o -name 'metrics.jsonl' -o -name '*.log' -o -name '*.md' \) -not -path '*/cells/*' \
-      -not -path '*/state/*' -not -path './kept/*' -print0 | tar --null -czf .results -T -
+    cd "$OUT" && find . \( -name '*.json' -o -name '*.json.xz' -o -name 'metrics.jsonl' -o -name '*.log' -o -name '*.md' -o -name '*.svg' \) \
+      -not -path '*/cells/*' -not -path '*/state/*' -not -path './kept/*' -print0 | tar --null -czf .results -T -
+    cd - >/dev/null && mv "$OUT/.results" "$KEEP/results.tgz"
   ) 9>"$OUT/lock"
-  mv "$OUT/.results" "$KEEP/results.tgz"
 }
 
 narrow() { # a head alone in bf16
@@ -61,38 +68,44 @@ narrow() { # a head alone in bf16
 save(stored(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$OUT/$1/checkpoint" "$OUT/bf16/$1"
 }
 
-joint() { # NAME-BLOCKS: a head with so many of the model's last blocks
+joint() { # heads with none and two of the model's last blocks, in lockstep
   # shellcheck disable=SC2086
-  python "$here/joint.py" --model "$MODEL" --data "$CORPUS" --blocks "${1#*-}" --steps "$SHORT" --out "$OUT/$1" $JOINT
-  bounds "$1" "$OUT/$1" --plans comb golden iid --steps 2 4 && keep
-  say "$1 is done"
+  LIMIT=$((TRAIN + LIMIT)) python "$here/joint.py" --model "$MODEL" --data "$CORPUS" --steps "$SHORT" --seconds "$TRAIN" --out "$OUT" $JOINT
+  for name in joint-2 joint-0; do bounds $name "$OUT/$name" --plans comb golden iid --steps 2 4 && say "$name is done"; done
+  keep
 }
 
 one() { # NAME STEPS PLANS COUNTS OPTIONS...: a head from its training to what it is worth
   local name=$1
-  train "$name" "$2" "${@:5}" && narrow "$name" && keep
   # shellcheck disable=SC2086
-  bounds "$name" "$OUT/bf16/$name" --plans $3 --steps $4 && keep
-  say "$name is done"
+  { [ -d "$OUT/bf16/$name" ] || { train "$name" "$2" "${@:5}" && narrow "$name" && keep; }; } &&
+    bounds "$name" "$OUT/bf16/$name" --plans $3 --steps $4 && say "$name is done"
+  keep
 }
 
-for name in $HEADS; do
-  one "$name" "$STEPS" "$PLANS" "$COUNTS" >"$OUT/logs/$name.log" 2>&1 &
+short() { one "$1" "$SHORT" "comb golden iid" "2 4" "${@:2}"; }
+
+cost() { # of a step with the best head, alone on the machine; and the figure of both
+  local head
+  head=$(find "$OUT/bf16" -maxdepth 1 -name '*-muon' ! -name 'blind*' 2>/dev/null | sort | tail -n 1) # small before large
+  [ -n "$head" ] || return
+  # shellcheck disable=SC2086
+  python -m unmask bench chain --model "$head" --steps $COUNTS --batches $BATCHES --rivals $BATCHES --json >"$OUT/bench.json" &&
+    python "$here/figure.py" "$OUT" --bench "$OUT/bench.json" --head "${head##*/}" ${RIVAL:+--rival "$RIVAL"}
+}
+
+for name in $HEADS; do one "$name" "$STEPS" "$PLANS" "$COUNTS" >"$OUT/logs/$name.log" 2>&1 & done
+for order in $ORDERS; do short "order-$order" --set order="$order"; done >"$OUT/logs/orders.log" 2>&1 &
+for name in $BEYOND; do
+  case $name in joint) joint ;; *) short "$name" ;; esac >"$OUT/logs/$name.log" 2>&1 &
 done
-{
-  for order in $ORDERS; do one "order-$order" "$SHORT" "comb golden iid" "2 4" --set order="$order"; done
-} >"$OUT/logs/orders.log" 2>&1 &
-{
-  for name in $BEYOND; do
-    case $name in joint*) joint "$name" ;; *) one "$name" "$SHORT" "comb golden iid" "2 4" ;; esac
-  done
-} >"$OUT/logs/beyond.log" 2>&1 &
 {
   # shellcheck disable=SC2086
   bounds teacher "$MODEL" --plans $PLANS --steps $COUNTS
   bounds one-token "$MODEL" --plans permutation --steps "$ONE"
 } >"$OUT/logs/teacher.log" 2>&1 &
 wait
-python "$here/table.py" "$OUT" | tee "$OUT/table.md"
+{ python "$here/table.py" "$OUT" && LIMIT=$((2 * LIMIT)) cost; } 2>"$OUT/logs/end.log" | tee "$OUT/table.md"
+grep -H "ended with" "$OUT"/logs/*.log
 keep
 say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"

@@ -11,18 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from unmask.metrics.score import Ratio, difference
-from unmask.studies.results import read_results
+from unmask.studies.results import Bound, read_results
 
 ONE = "teacher", "permutation"  # one token a step
 Found = dict[tuple[str, str, int], Ratio]  # (model, plan, steps) -> nats a token, text by text
 
 
-def found_in(run: Path) -> Found:
+def bounds_in(run: Path) -> dict[tuple[str, str, int], Bound]:
     """Every N-step NELBO that was measured."""
-    found: Found = {}
-    for file in sorted(run.glob("*-bounds/results.json")):
-        found |= {(one.model, one.plan, one.steps): one.ratio for one in read_results(file).bounds if one.plan}
-    return found
+    found = (one for file in sorted(run.glob("*-bounds/results.json")) for one in read_results(file).bounds)
+    return {(one.model, one.plan, one.steps): one for one in found if one.plan and one.steps}
+
+
+def found_in(run: Path) -> Found:
+    """The same in nats a token, text by text."""
+    return {cell: one.ratio for cell, one in bounds_in(run).items()}
 
 
 def least_of(found: Found) -> Ratio:
