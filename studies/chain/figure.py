@@ -1,6 +1,6 @@
 """What a head is worth at equal seconds: NELBO against seconds a text, without it, with it, and of a causal model.
 
-python studies/chain/figure.py runs/chain --bench runs/chain/bench.json --head small-muon --rival runs/rival-found/bounds
+python studies/chain/figure.py runs/chain --bench runs/chain/bench.json --rival runs/rival-found/bounds
     reads the bounds of studies/chain/run.sh and the JSON of `unmask bench chain`; draws runs/chain/cost.svg and prints
     the table. The causal model has its time from the bench, and its likelihood, which is exact, from --rival: an
     evaluation in which it is called `ar`. Without that its time is shown alone.
@@ -81,6 +81,14 @@ def _beside(bound: Bound, rival: Bound | None) -> str:
     return "" if mine is None or theirs is None else f"{mine.value - theirs.value:+.3f}"
 
 
+def acceptance(bench: dict[str, Any]) -> str:
+    """How many times as long speculative acceptance takes as the fixed point by Gumbel noise."""
+    took = {(row["name"], row["batch"], row["steps"]): row["seconds"] for row in bench["lines"]}
+    said = [f"batch {batch}, N = {N}: {seconds / took['head, gumbel', batch, N]:.2f}"
+            for (name, batch, N), seconds in took.items() if name == "head, acceptance"]  # fmt: skip
+    return f"Time of speculative acceptance over that of the fixed point: {'; '.join(said)}."
+
+
 def draw(found: list[Costs], rival: Bound | None, path: Path) -> None:
     """A panel a batch."""
     from matplotlib import rc_context
@@ -119,10 +127,11 @@ def main() -> None:
     rival = None
     if said.rival:
         rival = next((one for one in read_results(said.rival / "results.json").bounds if one.model == "ar"), None)
-    found = costs_of(json.loads(said.bench.read_text()), bounds_in(said.run), said.head)
+    bench = json.loads(said.bench.read_text())
+    found = costs_of(bench, bounds_in(said.run), said.head)
     if not found:
         raise SystemExit(f"{said.run} has no bounds of {said.head} and of the model alone on the plan that was timed")
-    print("", *table(found, rival), sep="\n")
+    print("", *table(found, rival), "", acceptance(bench), sep="\n")
     draw(found, rival, said.run / "cost.svg")
 
 

@@ -94,6 +94,11 @@ class Told:
         yield _told("(4) Muon less AdamW at N = 2",
                     lambda: loss("small-muon", 2) - loss("small-adamw", 2), lambda x: x < 0)  # fmt: skip
         yield _told("(5) 7.4M parameters, N = 2, at most +0.11", lambda: loss("large-muon", 2), lambda x: x <= 0.11)
+        yield "Registered at 01:57; the third is beneath the table of costs:"
+        yield _told("(1) with the last two blocks less the head alone, N = 2 on comb, at most -0.02",
+                    lambda: loss("joint-2", 2, "comb") - loss("joint-0", 2, "comb"), lambda x: x <= -0.02)  # fmt: skip
+        yield _told("(2) the model's draws less the text, N = 2, at least +0.02",
+                    lambda: loss("distil", 2) - loss("order-left_to_right", 2), lambda x: x >= 0.02)  # fmt: skip
 
 
 def _told(words: str, measured: Callable[[], Any], holds: Callable[[Any], bool]) -> str:
