@@ -32,7 +32,7 @@ def merge(several: Sequence[Results]) -> Results:
     models: dict[str, Json] = {}
     for run in several:
         for name, about in run.models.items():
-            if not _same_model(models.setdefault(name, about), about):
+            if any(models.setdefault(name, about).get(hash_) != about.get(hash_) for hash_ in ("sha256", "identity")):
                 raise UserError(f"two runs mean different models by {name!r}: give one of them another name")
     cells: dict[Any, Cell] = {}
     for cell in (cell for run in several for cell in run.cells):
@@ -66,12 +66,6 @@ def _on_common_texts(every: Sequence[Bound]) -> tuple[list[Bound], list[str]]:
         return kept, []
     numbers = " or ".join(f"{count:,}" for count in sorted({len(bound.ratio) for bound in kept}, reverse=True))
     return kept, [f"Bounds are of different held-out texts ({numbers} of them): compare like with like."]
-
-
-def _same_model(one: Json, other: Json) -> bool:
-    """Equal weights, and equal schedule, shape and tokenizer where both runs say which."""
-    whole = {about["identity"] for about in (one, other) if about.get("identity")}
-    return bool(one["sha256"] == other["sha256"]) and len(whole) < 2
 
 
 def _check_same_held_out(several: Sequence[Results]) -> None:

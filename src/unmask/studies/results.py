@@ -19,11 +19,9 @@ import torch
 from unmask.core.errors import UserError, os_errors, reading
 from unmask.core.files import read_json, write_bytes, write_text
 from unmask.metrics.score import Ratio
-from unmask.metrics.texts import clusters
 
 FORMAT, VERSION = "unmask results", 2
 PER_TEXT = "per-text.json.xz"
-NEEDED = ("steps", "plans", "temperatures", "n", "protocol", "seed", "length", "data")  # settings a report asks for
 Json = dict[str, Any]
 
 
@@ -75,18 +73,15 @@ class Cell:
 
     @classmethod
     def from_json(cls, said: Json) -> Cell:
-        real = "source" in (said["record"].get("texts") or {})  # of blocks of held-out text
-        ratios = {name: ratio_of(ratio, real) for name, ratio in said["ratios"].items()}
+        ratios = {name: ratio_of(ratio) for name, ratio in said["ratios"].items()}
         return cls(**{**said, "ratios": ratios, "samples": tuple(said["samples"])})
 
 
-def ratio_of(said: Json, real: bool = False) -> Ratio:
-    """Where nothing says what belongs together, real text is one text. A bottom that is one number is that of all."""
+def ratio_of(said: Json) -> Ratio:
+    """A bottom that is one number is that of all."""
     top_n, bottom = torch.tensor(said["top"], dtype=torch.float64), torch.tensor(said["bottom"], dtype=torch.float64)
     bottom_n = bottom.expand_as(top_n).contiguous()
     cluster_n = torch.tensor(said["clusters"]) if "clusters" in said else None
-    if real and cluster_n is None:
-        cluster_n = clusters(torch.zeros(len(top_n)))
     return Ratio(top_n, bottom_n, said["exponential"], cluster_n)
 
 
@@ -126,9 +121,8 @@ class Bound:
 
     @classmethod
     def from_json(cls, said: Json) -> Bound:
-        sizes = said.get("bytes_n")
-        ratio = ratio_of(said["ratio"], real=True)
-        return cls(**{**said, "ratio": ratio, "bytes_n": None if sizes is None else tuple(sizes)})
+        sizes = said["bytes_n"]
+        return cls(**{**said, "ratio": ratio_of(said["ratio"]), "bytes_n": None if sizes is None else tuple(sizes)})
 
 
 def texts_of(entry: Cell | Bound) -> Json:
@@ -192,9 +186,8 @@ class Results:
     @classmethod
     def from_json(cls, said: Json) -> Results:
         cells, bounds = map(Cell.from_json, said["cells"]), map(Bound.from_json, said["likelihood"])
-        names = ("models", "settings", "judge", "notes", "analysis", "provenance")
-        rows = said.get("questions", [])
-        return cls(cells=list(cells), bounds=list(bounds), questions=rows, **{name: said[name] for name in names})
+        names = ("models", "settings", "judge", "notes", "analysis", "provenance", "questions")
+        return cls(cells=list(cells), bounds=list(bounds), **{name: said[name] for name in names})
 
 
 SINGLE = {"cells": ("ratios",), "likelihood": ("ratio", "bytes_n")}  # what stands in the file of single texts
@@ -227,18 +220,15 @@ def unpack(path: Path) -> tuple[Json, str]:
 
 
 def read_results(path: Path | str) -> Results:
-    """A results.json, or that of a folder, checked, with what stands beside it."""
+    """A results.json, or that of a folder, with what stands beside it."""
     path = Path(path) / "results.json" if Path(path).is_dir() else Path(path)
     said = read_json(path, "results")
     if said.get("format") != FORMAT:
         raise UserError(f"{path} is not a results file of `unmask evaluate`: give a results.json it wrote")
-    if said.get("version") == 1:
-        said = _of_the_first_version(said, path)
-    elif said.get("version") != VERSION:
+    if said.get("version") != VERSION:
         raise UserError(f"{path} is of schema version {said.get('version')}, not {VERSION}: evaluate again")
     with reading(path, "results", "evaluate again"):
-        _check(results := Results.from_json(said if "per_text" not in said else _with_single_texts(said, path)))
-        return results
+        return Results.from_json(_with_single_texts(said, path))
 
 
 def _with_single_texts(said: Json, path: Path) -> Json:
@@ -251,29 +241,3 @@ def _with_single_texts(said: Json, path: Path) -> Json:
         raise UserError(f"{beside} is of other results than {path}: put the two of one evaluation together")
     parts = {part: [{**a, **b} for a, b in zip(said[part], single[part], strict=True)] for part in SINGLE}
     return {**said, **parts}
-
-
-def _of_the_first_version(said: Json, path: Path) -> Json:
-    """Measured before 2026-11-19: single texts stand inside, under shorter names."""
-    names = {"ppl": "gen_ppl", "gap": "path_gap"}
-    with reading(path, "results", "evaluate again"):
-        for cell in said["cells"]:
-            cell["ratios"] = {names.get(name, name): ratio for name, ratio in cell["ratios"].items()}
-            cell["suspicions"] = dict(enumerate(cell["suspicions"]))
-    return said
-
-
-def _check(results: Results) -> None:
-    """What a report looks up is there, else a KeyError or ValueError says what is missing."""
-    settings = results.settings
-    if missing := [name for name in NEEDED if name not in settings]:
-        raise KeyError(f"settings without {', '.join(missing)}")
-    drawn = bool(results.bounds) or any(cell.plan for cell in results.cells)
-    if drawn and not (results.steps and settings["plans"]):
-        raise ValueError("settings without steps or plans")
-    if not settings["temperatures"] or not isinstance(settings["seed"], int):
-        raise ValueError("settings without temperatures or a seed")
-    if any(not {"role", "sha256", "provenance"} <= about.keys() for about in results.models.values()):
-        raise KeyError("a model without role, sha256 or provenance")
-    if nameless := {entry.model for entry in results.entries} - results.models.keys():
-        raise KeyError(f"no model {', '.join(sorted(nameless))}")

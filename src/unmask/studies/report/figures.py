@@ -76,17 +76,17 @@ def _says(cell: Cell) -> str:
 def against_nfe(results: Results) -> Figure | None:
     """NELBO, the judge's nats and own entropy against NFE for every model, at the headline's temperature."""
     hot = [cell for cell in results.where(temperature=results.temperature) if cell.steps]
-    shown: dict[tuple[str, str, bool], list[tuple[Cell | Bound, Json]]] = {
-        ("N-step NELBO on held-out text", "nats/token", False): [
+    shown: dict[tuple[str, str], list[tuple[Cell | Bound, Json]]] = {
+        ("N-step NELBO on held-out text", "nats/token"): [
             (bound, bound.scores["per_token"]) for bound in results.bounds if bound.plan
         ],
-        ("Judge", "nats/byte", False): [(cell, cell.scores["judge_nll"]) for cell in hot if cell.comparable],
-        ("Own entropy", "nats/byte", False): [
+        ("Judge", "nats/byte"): [(cell, cell.scores["judge_nll"]) for cell in hot if cell.comparable],
+        ("Own entropy", "nats/byte"): [
             (cell, cell.scores["sampler_entropy"]) for cell in hot if "sampler_entropy" in cell.scores
         ],
     }
     panels = []
-    for (title, unit, log), scored in shown.items():
+    for (title, unit), scored in shown.items():
         lines: dict[tuple[str, str | None], list[Point]] = {}
         for entry, said in scored:
             if entry.nfe:
@@ -95,7 +95,7 @@ def against_nfe(results: Results) -> Figure | None:
                 lines.setdefault((entry.model, entry.plan), []).append(point)
         if lines:
             series = [_series(results, *path, sorted(points, key=lambda p: p.x)) for path, points in lines.items()]
-            panels.append(Panel(title, "NFE", unit, series, log_x=True, log_y=log))
+            panels.append(Panel(title, "NFE", unit, series, log_x=True))
     if not panels:
         return None
     title = ", ".join(panel.title for panel in panels) + " against NFE"

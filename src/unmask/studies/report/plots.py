@@ -62,15 +62,13 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes; `rule` is an x that a dotted line marks."""
+    """One pair of axes."""
 
     title: str
     across: str
     up: str
     series: list[Series]
     log_x: bool = False
-    log_y: bool = False
-    rule: float | None = None
 
 
 @dataclass(frozen=True)
@@ -140,22 +138,19 @@ def _draw(axes: Any, panel: Panel, scaled: Sequence[Panel]) -> None:
                 color=LIGHT[series.colour], markeredgecolor=LIGHT["card"], markeredgewidth=0.6,
                 gid=f"says:{point.says}",
             )  # fmt: skip
-    if panel.rule is not None:
-        axes.axvline(panel.rule, color=LIGHT["soft"], linestyle=":", linewidth=1)
     points = [point for one in scaled for series in one.series for point in series.points]
     axes.set_xscale("log" if panel.log_x else "linear")
-    axes.set_yscale("log" if panel.log_y else "linear")
     axes.set_xlim(_limits([point.x for point in points], panel.log_x))
     heights = [y for point in points for y in (point.y, point.low, point.high) if y is not None]
-    axes.set_ylim(_limits(heights, panel.log_y))
-    _ticks(axes.xaxis, panel.log_x, doublings=True)
-    _ticks(axes.yaxis, panel.log_y)
+    axes.set_ylim(_limits(heights))
+    _ticks(axes.xaxis, panel.log_x)
+    _ticks(axes.yaxis)
     axes.set_title(panel.title)
     axes.set_xlabel(panel.across)
     axes.set_title(panel.up, loc="right", weight="normal", fontsize=8, color=LIGHT["soft"])
 
 
-def _limits(numbers: Sequence[float], log: bool) -> tuple[float, float]:
+def _limits(numbers: Sequence[float], log: bool = False) -> tuple[float, float]:
     """A little wider than the numbers."""
     known = [number for number in numbers if math.isfinite(number) and (not log or number > 0)] or [1.0]
     ends = [math.log(end) if log else end for end in (min(known), max(known))]
@@ -164,17 +159,11 @@ def _limits(numbers: Sequence[float], log: bool) -> tuple[float, float]:
     return (math.exp(low), math.exp(high)) if log else (low, high)
 
 
-def _ticks(axis: Any, log: bool, doublings: bool = False) -> None:
-    """About five round numbers, without powers of ten."""
+def _ticks(axis: Any, log: bool = False) -> None:
+    """About five round numbers, or doublings."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
-    low, high = axis.get_view_interval()
-    if log and doublings:
-        axis.set_major_locator(LogLocator(base=2))
-    elif log and high > 4 * low:
-        axis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high > 20 * low else (1.0, 2.0, 5.0)))
-    else:
-        axis.set_major_locator(MaxNLocator(5))
+    axis.set_major_locator(LogLocator(base=2) if log else MaxNLocator(5))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(StrMethodFormatter("{x:.6g}"))
 
