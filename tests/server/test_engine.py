@@ -95,19 +95,29 @@ class Inbox:
         return done, steps
 
 
-def test_two_hundred_mixed_texts_together_are_those_alone(engine, checkpoint):
-    many, inbox = [mixed(number) for number in range(200)], Inbox()
+def together(engine: Engine, many: list[Asked]) -> list[Finished]:
+    """What an engine writes of texts that are asked for at once."""
+    inbox = Inbox()
     for number, asked in enumerate(many):
-        engine.submit(asked.task(checkpoint), inbox.sink(number))
+        engine.submit(asked.task(engine.checkpoint), inbox.sink(number))
     done, _ = inbox.until_done(len(many))
-    for number, asked in enumerate(many):
-        tokens, log_q = asked.alone(checkpoint)
-        assert done[number].tokens == tokens, asked
-        assert done[number].log_q == pytest.approx(log_q, abs=1e-4)
-    steps = sum(done[number].nfe for number in done)
+    return [done[number] for number in range(len(many))]
+
+
+def assert_as_alone(engine: Engine, many: list[Asked]) -> list[Finished]:
+    found = together(engine, many)
+    for one, asked in zip(found, many, strict=True):
+        tokens, log_q = asked.alone(engine.checkpoint)
+        assert one.tokens == tokens, asked
+        assert one.log_q == pytest.approx(log_q, abs=1e-4)
+    return found
+
+
+def test_mixed_texts_together_are_those_alone(engine):
+    steps = sum(one.nfe for one in assert_as_alone(engine, [mixed(number) for number in range(80)]))
     assert engine.counts.forwards < steps / 4, "forwards are shared"
     assert engine.counts.rows == steps
-    assert engine.counts.finished == 200
+    assert engine.counts.finished == 80
     assert not engine.live
 
 
@@ -119,16 +129,10 @@ def test_a_chain_writes_the_same_in_company(checkpoint):
     chained = replace(checkpoint, step_law=Chain(head.eval()))
     engine = Engine(chained, "tiny", torch.device("cpu"))
     engine.start()
-    many, inbox = [mixed(number) for number in range(400, 430)], Inbox()
-    for number, asked in enumerate(many):
-        engine.submit(asked.task(chained), inbox.sink(number))
-    done, _ = inbox.until_done(len(many))
+    many = [mixed(number) for number in range(400, 430)]
+    found = assert_as_alone(engine, many)
     engine.stop()
-    for number, asked in enumerate(many):
-        tokens, log_q = asked.alone(chained)
-        assert done[number].tokens == tokens, asked
-        assert done[number].log_q == pytest.approx(log_q, abs=1e-4)
-    assert any(done[number].tokens != asked.alone(checkpoint)[0] for number, asked in enumerate(many))
+    assert any(one.tokens != asked.alone(checkpoint)[0] for one, asked in zip(found, many, strict=True))
 
 
 def test_texts_of_different_length_share_a_forward_with_the_features_that_each_has_alone(checkpoint):
@@ -137,8 +141,8 @@ def test_texts_of_different_length_share_a_forward_with_the_features_that_each_h
     lengths = [9, 9, 30, 48, 17]
     texts = [torch.randint(257, (length,)) for length in lengths]
     with torch.inference_mode():
-        together = body.packed_features(torch.cat(texts), lengths).split(lengths)
-        for text_L, h_LD in zip(texts, together, strict=True):
+        packed = body.packed_features(torch.cat(texts), lengths).split(lengths)
+        for text_L, h_LD in zip(texts, packed, strict=True):
             torch.testing.assert_close(h_LD, body.features(text_L[None])[0], rtol=1e-5, atol=1e-5)
 
 
@@ -146,12 +150,8 @@ def test_a_network_that_cannot_mix_lengths_writes_the_same(checkpoint, monkeypat
     monkeypatch.delattr(FoldedDiT, "packed_features")
     engine = Engine(checkpoint, "tiny", torch.device("cpu"))
     engine.start()
-    many, inbox = [mixed(number) for number in range(300, 320)], Inbox()
-    for number, asked in enumerate(many):
-        engine.submit(asked.task(checkpoint), inbox.sink(number))
-    done, _ = inbox.until_done(len(many))
+    assert_as_alone(engine, [mixed(number) for number in range(300, 320)])
     engine.stop()
-    assert all(done[number].tokens == asked.alone(checkpoint)[0] for number, asked in enumerate(many))
 
 
 def test_steps_tell_every_token_with_its_law(engine, checkpoint):

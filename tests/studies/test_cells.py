@@ -117,8 +117,6 @@ def test_seconds_are_stated_only_of_what_ran(forbid, letters, data, tmp_path, mo
     "content",
     [
         "{",
-        "[]",
-        "{}",
         '{"model": "teacher", "plan": "iid", "ratios": [], "tokens": "?"}',
         '{"plan": "iid", "tokens": 1, "nfe": 1, "log_q": 1, "record": {}, "seconds": 1, "timing": {}}',
     ],

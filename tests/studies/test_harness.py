@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 from itertools import permutations
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import torch
 
 pytest.importorskip("lm_eval")
 
+from lm_eval.tasks import TaskManager
 from tests.models.hub_folder import write_folder
 
 import unmask
@@ -144,19 +146,16 @@ doc_to_text: "{{{{q}}}}"
 def test_tasks_of_local_files_run_by_command(tasks, checkpoint, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    few = partial(TaskManager, include_defaults=False)  # its own tasks are thousands of files
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", few)
     unmask.save(checkpoint, tmp_path / "model")
     command = ["lm-eval", "--model", str(tmp_path / "model"), "--tasks", "writes", "picks", "--include", str(tasks)]
     command += ["--views", "8", "--device", "cpu", "--seed", "3"]
-    assert main([*command, "--out", str(tmp_path / "first")]) == 0
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
     shown = capsys.readouterr().out
     assert "picks: acc" in shown
     assert "writes: exact_match" in shown
-    assert main([*command, "--batch", "1", "--out", str(tmp_path / "second")]) == 0
-    first, second = (
-        json.loads((tmp_path / name / "results.json").read_text())["results"] for name in ("first", "second")
-    )
-    assert first == second
-    rows = json.loads((tmp_path / "first" / "likelihoods.json").read_text())
+    rows = json.loads((tmp_path / "out" / "likelihoods.json").read_text())
     assert [row["request"] for row in rows][:2] == [["a b c", " d"], ["a b c", " x"]]
     assert all(row["stderr"] >= 0 and row["bound"] < 0 for row in rows)
     assert main([*command[:4], "no_such_task", "--views", "8"]) == 2

@@ -70,9 +70,9 @@ def test_equations_hold_and_a_changed_digit_does_not() -> None:
 def test_there_are_288_small_grids_and_large_ones_are_valid() -> None:
     sudoku, rng = task("sudoku"), random.Random(0)
     assert len(set(sudoku.every_small_grid())) == 288
-    grids = sudoku.grids(300, rng)
+    grids = sudoku.grids(100, rng)
     assert all(map(sudoku.valid, grids))
-    assert len(set(grids)) == 300
+    assert len(set(grids)) == 100
     for grid in grids[:20]:
         i, j = rng.sample([i for i in range(81) if i // 9 == 4], 2)
         swapped = list(grid)
@@ -91,8 +91,8 @@ def test_chi_square_is_zero_for_equal_counts_and_largest_for_one_kind() -> None:
     assert one["statistic"] == pytest.approx(50 * 287)
     assert one["p"] < 1e-12
     rng = random.Random(0)
-    passed = sum(collect.chi_square(rng.choices(grids, k=2000), 288)["p"] > 0.1 for _ in range(200))
-    assert 160 < passed < 198, "nine in ten draws of the uniform law"
+    passed = sum(collect.chi_square(rng.choices(grids, k=1500), 288)["p"] > 0.1 for _ in range(100))
+    assert 78 < passed < 99, "nine in ten draws of the uniform law"
 
 
 def test_a_puzzle_has_thirty_givens_and_one_solution() -> None:

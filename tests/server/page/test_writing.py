@@ -44,9 +44,9 @@ def test_blanks_are_filled_and_enter_writes(page, either) -> None:
     assert text == same.text[0]
 
 
-def test_words_appear_step_by_step_in_the_colour_of_their_step(page, either) -> None:
+def test_words_appear_step_by_step_in_the_colour_of_their_step(page, played) -> None:
     """Nothing is hidden at the end, all but the prompt at the beginning; a later step has another hue."""
-    open_at(page, either)
+    open_at(page, played)
     hidden, hues = [], set()
     for step in range(7):
         go_to(page, step)
@@ -124,8 +124,8 @@ def test_two_models_side_by_side(page, played) -> None:
     assert texts(page)[1] == same.text[0]
 
 
-def test_a_link_carries_the_settings_and_nothing_else_does(page, either, browser) -> None:
-    open_at(page, either)
+def test_a_link_carries_the_settings_and_nothing_else_does(page, played, browser) -> None:
+    open_at(page, played)
     page.type("#text", "A café & a = ____ 100% #1")
     page.type("#temperature", "0.8")
     page.choose("#side-a [name=plan]", "left_to_right")
