@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from unmask.checkpoint.identity import weights_hash
-from unmask.checkpoint.tensors import at_most_these, check_finite
+from unmask.checkpoint.tensors import check_finite
 from unmask.core.errors import UserError
 from unmask.inference.chain import Chain
 from unmask.models.chain import ChainConfig, ChainHead
@@ -64,8 +64,7 @@ def with_stored(checkpoint: Checkpoint, config: Mapping[str, Any], tensors: Mapp
     than the weights that the head was trained beside."""
     shape = {field.name: config[field.name] for field in dataclasses.fields(ChainConfig) if field.name in config}
     check_finite(tensors, where)
-    with at_most_these(tensors, where):
-        head = assemble(family_named("chain"), ChainConfig(**shape), tensors, where)
+    head = assemble(family_named("chain"), ChainConfig(**shape), tensors, where)
     assert isinstance(head, ChainHead)
     made = dict(checkpoint.provenance).get("chain", {})
     _check_vocabulary(checkpoint.model, head, where)

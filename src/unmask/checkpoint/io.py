@@ -29,7 +29,7 @@ from unmask.checkpoint.published import (
     stored_tensors,
 )
 from unmask.checkpoint.spread import DeviceMap, spread
-from unmask.checkpoint.tensors import at_most_these, check_finite, read_tensors, write_tensors
+from unmask.checkpoint.tensors import check_finite, read_tensors, write_tensors
 from unmask.core.errors import UserError, os_errors, reading, unknown
 from unmask.core.files import check_claim, fresh_folder, kind_of, read_json, sha256_file, write_json, write_text
 from unmask.core.plugins import load_plugins
@@ -381,8 +381,7 @@ def _check_file(path: Path, digest: str) -> None:
 
 def _model(family: str, config: Any, weights: Mapping[str, Tensor], where: Path) -> Any:
     check_finite(weights, str(where))
-    with at_most_these(weights, str(where)):
-        return assemble(family_named(family), config, weights, str(where))
+    return assemble(family_named(family), config, weights, str(where))
 
 
 def _published(

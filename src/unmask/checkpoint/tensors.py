@@ -1,22 +1,16 @@
-"""Tensors in safetensors files, and what is checked of them before a network is built.
-
-A reader of checkpoints calls, in this order: `read_tensors`, `check_finite`, and `at_most_these` around the building
-of the network, so that no damaged config makes a network larger than its file.
-"""
+"""Tensors in safetensors files, and what is checked of them before a network is built."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch import Tensor
 
 from unmask.core.errors import UserError, from_os_error, os_errors, reading
 
@@ -66,27 +60,6 @@ def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
             kind = "NaN" if torch.isnan(low) else "an infinite value"
             raise UserError(f"{where} holds {kind} in {name!r}: its training diverged or the file is damaged; "
                             "use an earlier checkpoint or copy it again")  # fmt: skip
-
-
-@contextmanager
-def at_most_these(tensors: Mapping[str, Tensor], where: str) -> Iterator[None]:
-    """Build a network inside: it is stopped as soon as it has more parameters than the file has tensors.
-
-    A damaged config may ask for 10^9 blocks, which would never end even without memory for them (device "meta").
-    """
-    left = 2 * len(tensors) + 64  # tied weights are registered twice, and a file may lack a few, which is said by name
-
-    def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-        nonlocal left
-        left -= parameter is not None
-        if left < 0:
-            raise UserError(f"{where} does not fit its config, which asks for more than its {len(tensors)} tensors")
-
-    hook = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> None:
