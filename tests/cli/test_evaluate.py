@@ -247,7 +247,6 @@ def test_bounds_alone_are_a_table_and_a_report_and_names_may_look_like_markup(pl
         ([*MODELS, "--judge", "teacher"], "a judge reads from left to right"),
         ([*MODELS, "--data", "empty.txt"], "empty.txt"),
         ([*MODELS, "--data", "latin.txt"], "not UTF-8 text"),
-        (["--models", "teacher=teacher", "caf\udce9=student"], "--models is not UTF-8 text"),
         ([*MODELS, "--data", "text.txt", "--split", "validation"], "plain text and has no validation split"),
         ([*MODELS, "--texts", "mine=no.jsonl"], "cannot read no.jsonl"),
         (["--texts", "mine=odd.jsonl"], "odd.jsonl, line 2: no text there"),

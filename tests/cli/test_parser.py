@@ -129,15 +129,12 @@ def test_a_presenter_adds_options_and_calls_the_verb() -> None:
     [
         (["--gama", "1"], "unknown option --gama: did you mean --gamma?"),
         (["--gamma", "1", "--bogus"], "unknown option --bogus: see --help"),
-        (["--gamma", "1", "--fuel", "x\udce9"], r"--fuel is not UTF-8 text: x\\udce9"),
         (["--gamma", "1/0"], "--gamma takes a number, not '1/0'"),
         (["--gamma", "x"], "--gamma takes a number, not 'x'"),
         (["--gamma", "1,0.9"], "--gamma takes a number, not '1,0.9'; put spaces between several"),
         (["--gamma", "1", "--config", "tiny"], "the bundled recipe tiny is for another verb: this one has no option"),
         (["--gamma", "1", "--kind", "fst"], "did you mean 'fast'"),
         (["--gamma", "1", "--power", "1.5"], "--power takes a whole number"),
-        (["--gamma", "1", "--power", "1e30"], "--power takes a whole number of at most 64 bits, not 1"),
-        (["--gamma", "1", "--power", str(2**63)], "--power takes a whole number of at most 64 bits, not 9"),
         ([], "--gamma must be given"),
         (["--gamma", "1", "--config", "nowhere"], "no recipe 'nowhere'"),
     ],
@@ -239,9 +236,10 @@ def test_a_recipe_s_number_is_not_rounded(call: Any, tmp_path: Path, written: st
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("fuel: café\n".encode("latin-1"), "is not UTF-8 text (byte 0xe9 at offset 9): save it as UTF-8"),
-        (b"fuel: [", "is not valid YAML"),
-        (b"fuel: 2024-13-01", "is not valid YAML"),
+        ("fuel: café\n".encode("latin-1"), "is damaged ('utf-8' codec can't decode byte 0xe9 in position 9"),
+        (b"fuel: [", "is damaged (while parsing"),
+        (b"fuel: 2024-13-01", "is damaged (month must be"),
+        (b"- 3", "is damaged (it must map option names to values): save it as YAML in UTF-8"),
     ],
 )
 def test_a_recipe_that_cannot_be_read_is_one_line(

@@ -96,7 +96,6 @@ class Option:
     def _pairs(self, words: list[Any]) -> Iterable[tuple[str, str]]:
         pairs: dict[str, str] = {}
         for word in words:
-            _check_text(str(word), self.shown)
             name, sign, value = str(word).partition("=")
             if not (name and sign and value):
                 such = f"NAME=VALUE, such as student={str(word).strip('=') or 'pocket'}"  # nothing twice
@@ -129,8 +128,6 @@ class Option:
 
     def _read(self, kind: Any, raw: Any) -> Any:
         """A word as a value of a type; raises ValueError or TypeError where it is none."""
-        if isinstance(raw, str):
-            _check_text(raw, self.shown)
         if get_origin(kind) is Literal:
             return get_args(kind)[list(map(str, get_args(kind))).index(str(raw))]
         if kind is bool and raw in ("true", "false"):
@@ -138,22 +135,21 @@ class Option:
         if isinstance(raw, (list, dict)) or isinstance(raw, bool) is not (kind is bool):
             raise TypeError
         if kind is int:
-            return self._whole(raw)
+            return _whole(raw)
         if kind is float and isinstance(raw, str) and "/" in raw:  # 1/512, as the help writes it
             over, _, under = raw.partition("/")
             return float(over) / float(under)
         return kind(raw)
 
-    def _whole(self, raw: Any) -> int:
-        try:
-            value = raw if isinstance(raw, int) else int(str(raw))
-        except ValueError:  # 1e5 is a whole number too, and 3.9 is none
-            value = int(float(raw))
-            if float(raw) != value:
-                raise
-        if abs(value) >= 2**63 and self.flag != "seed":  # a seed is only a name
-            raise UserError(f"{self.shown} takes a whole number of at most 64 bits, not {value}")
-        return value
+
+def _whole(raw: Any) -> int:
+    """1e5 is a whole number too, and 3.9 is none."""
+    try:
+        return raw if isinstance(raw, int) else int(str(raw))
+    except ValueError:
+        if not float(raw).is_integer():
+            raise
+        return int(float(raw))
 
 
 def _is(kind: Any, parents: type | tuple[type, ...]) -> bool:
@@ -169,15 +165,6 @@ def _plain_kinds(kinds: Iterable[Any]) -> list[Any]:
 
 def _choices(kinds: Iterable[Any]) -> list[str]:
     return [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-
-
-def _check_text(raw: str, where: str) -> None:
-    """Bytes that are not UTF-8 reach Python as halves of characters, which no file and no tokenizer takes."""
-    try:
-        raw.encode("utf-8")
-    except UnicodeEncodeError as error:
-        said = raw.encode("utf-8", "backslashreplace").decode("utf-8")
-        raise UserError(f"{where} is not UTF-8 text: {said}; give it in UTF-8, rename a file called so") from error
 
 
 def options_of(function: Callable[..., Any], positional: Sequence[str] = (), group: str = "") -> list[Option]:

@@ -8,18 +8,20 @@ from typing import Any
 
 import yaml
 
-from unmask.core.errors import UserError, nearest, os_errors
+from unmask.core.errors import UserError, nearest, reading
 
 
 def read_recipe(recipe: str) -> dict[str, Any]:
-    """The values of a recipe by name."""
-    text = _text(recipe)
-    try:
-        content = yaml.safe_load(text) or {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2024-13-01
-        raise UserError(f"recipe {recipe} is not valid YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"recipe {recipe} must be a mapping from option names to values")
+    """The values of a recipe, bundled by name or in a YAML file."""
+    bundled, path = bundled_recipes(), Path(recipe)
+    if recipe not in bundled and not path.is_file():
+        guess = nearest(recipe, bundled)
+        hint = f"did you mean {guess!r}? " if guess else ""
+        raise UserError(f"no recipe {recipe!r}: {hint}bundled: {', '.join(sorted(bundled))}; or give a YAML file")
+    with reading(path, "recipe", "save it as YAML in UTF-8"):
+        content = yaml.safe_load(bundled.get(recipe, path).read_text(encoding="utf-8")) or {}
+        if not isinstance(content, dict):
+            raise ValueError("it must map option names to values")
     return {str(name): value for name, value in content.items()}
 
 
@@ -27,22 +29,3 @@ def bundled_recipes() -> dict[str, Any]:
     """The recipes that come with the package, by name."""
     folder = resources.files("unmask").joinpath("recipes")
     return {item.name[: -len(".yaml")]: item for item in folder.iterdir() if item.name.endswith(".yaml")}
-
-
-def _text(recipe: str) -> str:
-    """Of a bundled recipe by name, else of a YAML file."""
-    bundled = bundled_recipes()
-    if recipe in bundled:
-        return str(bundled[recipe].read_text(encoding="utf-8"))
-    path = Path(recipe)
-    if path.is_file():
-        with os_errors("read", path):
-            raw = path.read_bytes()
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            where = f"byte 0x{raw[error.start]:02x} at offset {error.start}"
-            raise UserError(f"recipe {recipe} is not UTF-8 text ({where}): save it as UTF-8") from error
-    guess = nearest(recipe, bundled)
-    hint = f"did you mean {guess!r}? " if guess else ""
-    raise UserError(f"no recipe {recipe!r}: {hint}bundled: {', '.join(sorted(bundled)) or 'none'}; or give a YAML file")

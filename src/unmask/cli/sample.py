@@ -31,7 +31,6 @@ from unmask.cli.animation import Camera, check_name, save_gif, save_html
 from unmask.cli.parser import Call
 from unmask.cli.stream import Printer, as_json, counted, json_line, nats, plain
 from unmask.cli.watch import Watch
-from unmask.core.errors import UserError
 from unmask.core.files import check_writable, write_text
 from unmask.core.ranks import is_first
 from unmask.plans.grids import Grid, fitted_for_another
@@ -64,8 +63,6 @@ def present(
     """
     check_name(gif, ".gif")
     check_name(html, ".html")
-    if out is not None and out.absolute() in [film.absolute() for film in (gif, html) if film is not None]:
-        raise UserError(f"{out} cannot hold both the texts and a film of them: give --out another name")
     for target in (out, gif, html) if is_first() else ():  # who writes has to be able to
         check_writable(target)
     given = call.keywords

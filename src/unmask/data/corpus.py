@@ -127,8 +127,6 @@ def _kind_of(name: str) -> str | None:
 def _source(name: str, path: Path, kind: str) -> Source:
     if path.exists() and not path.is_file():
         raise UserError(f"{path} is not a regular file: pipe its text in and read it as -")
-    if name.encode("utf-8", "replace").decode() != name:
-        raise UserError(f"the name of {name!a} is not UTF-8, and cannot be written down: give that file another name")
     with os_errors("read", path), open(path, "rb"):
         pass  # a file that cannot be read is refused before any work
     return Source(name, path, (_kind_of(path.name) or "txt") if kind == "auto" else kind)

@@ -176,12 +176,8 @@ def _check(inputs: list[str], settings: Settings) -> None:
         raise UserError("--tokenizer and --vocab_size exclude each other: take a tokenizer as it is, or train one")
     if settings.shard_tokens < 1:
         raise UserError(f"--shard_tokens {settings.shard_tokens} is too small: at least 1")
-    if not settings.separator.strip() or "\n" in settings.separator:
-        raise UserError(f"--separator {settings.separator!r} does not do: it must be one line with something on it")
     check_fractions(settings.validation, settings.test)
     check_size(_size(settings))
-    if inputs.count("-") > 1:
-        raise UserError("standard input can be read only once: give - one time")
 
 
 def _size(settings: Settings) -> int:

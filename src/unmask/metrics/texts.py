@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError, os_errors, unknown
+from unmask.core.errors import UserError, reading, unknown
 from unmask.data import corpus
 from unmask.data.loader import Loader, evenly
 from unmask.data.prepare import Settings
@@ -125,12 +125,8 @@ def of_samples(samples: Samples, tokenizer: Tokenizer | None, **facts: Any) -> T
 def read_texts(path: str | Path) -> list[str]:
     """Anybody's texts. A line of a .jsonl file is a string, or an object with a "text". In a .txt file a line
     `<|endoftext|>` stands between two texts; where there is none, a blank line does."""
-    with os_errors("read", path):
-        raw = Path(path).read_bytes()
-    try:
-        content = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}): convert it") from error
+    with reading(path, cure="save it as text in UTF-8"):
+        content = Path(path).read_text(encoding="utf-8-sig")
     if Path(path).suffix == ".jsonl":
         found = [_of_line(line, f"{path}, line {i}") for i, line in enumerate(content.split("\n"), 1) if line.strip()]
     else:

@@ -98,8 +98,6 @@ def sample_law(
     """
     if not isinstance(denoiser, Views):
         denoiser = Views(denoiser, length or denoiser.length, law)
-    elif law is not None:
-        raise UserError("views already hold their law: give it where they are made")
     views, plan = denoiser, make_plan(plan)
     grid = choose_grid(plan, grid, steps)
     if given_L is None:
