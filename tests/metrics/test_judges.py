@@ -210,11 +210,8 @@ class Evil({base}):
 """
 
 
-@pytest.mark.parametrize("part", ["config", "tokenizer", "both"])
-def test_code_in_a_judges_folder_is_never_run(part, gpt2_folder, tmp_path):
-    """transformers would ask on stdin, where 'y' runs it."""
-    folder, proof = tmp_path / "judge", tmp_path / "proof"
-    shutil.copytree(gpt2_folder, folder)
+def code_of_its_own(folder, proof, part):
+    """Code beside a judge's config, its tokenizer or both, which leaves `proof` if it is run."""
     if part != "tokenizer":
         (folder / "configuration_evil.py").write_text(PAYLOAD.format(proof=str(proof), base="PretrainedConfig"))
         names = dict.fromkeys(("AutoConfig", "AutoModelForCausalLM", "AutoModel"), "configuration_evil.Evil")
@@ -225,20 +222,27 @@ def test_code_in_a_judges_folder_is_never_run(part, gpt2_folder, tmp_path):
         settings = json.loads((folder / "tokenizer_config.json").read_text())
         settings |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": [None, "tokenization_evil.Evil"]}}
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def test_code_in_a_judges_folder_is_never_run(gpt2_folder, tmp_path):
+    """transformers would ask on stdin, where 'y' runs it; its own guard holds without ours."""
+    proof, parts = tmp_path / "proof", ("config", "tokenizer", "both")
+    for part in parts:
+        code_of_its_own(shutil.copytree(gpt2_folder, tmp_path / part), proof, part)
     code = (
         "import sys\nfrom unmask.core.errors import UserError\nfrom unmask.metrics import hugging_face, judges\n"
-        "if sys.argv[2] == 'unchecked': hugging_face._refuse_code = lambda *_: None\n"
-        "try: judges.load_judge(sys.argv[1], device='cpu')\nexcept UserError as error: sys.exit(f'UserError {error}')"
+        "def load(folder):\n"
+        "    try: judges.load_judge(folder, device='cpu')\n    except UserError as error: return error\n"
+        "for folder in sys.argv[1:]: print(load(folder), file=sys.stderr)\n"
+        "hugging_face._refuse_code = lambda *_: None\n"
+        "for folder in sys.argv[1:]: load(folder)"
     )
-    for how in ("checked", "unchecked"):  # the library's own guard holds without ours
-        command = [sys.executable, "-c", code, str(folder), how]
-        done = subprocess.run(command, input="y\n" * 9, capture_output=True, text=True)
-        assert not proof.exists(), "the folder's code was run"
-        assert done.stdout == "", "nothing is asked"
-        if how == "checked":
-            assert done.returncode == 1
-            assert re.fullmatch(r"UserError .* brings code of its own \(auto_map in .*\), which is never run: .*\n",
-                                done.stderr)  # fmt: skip
+    command = [sys.executable, "-c", code, *(str(tmp_path / part) for part in parts)]
+    done = subprocess.run(command, input="y\n" * 99, capture_output=True, text=True)
+    assert not proof.exists(), "the folder's code was run"
+    assert (done.returncode, done.stdout) == (0, ""), "nothing is asked"
+    said = done.stderr.splitlines()[: len(parts)]
+    assert all(re.search(r" brings code of its own \(auto_map in .*\), which is never run: ", line) for line in said)
 
 
 def test_a_gguf_file_is_unpacked_once(bpe, tmp_path, monkeypatch, slowed):

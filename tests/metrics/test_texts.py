@@ -63,15 +63,12 @@ def test_the_sample_is_what_preparing_it_holds_out(tmp_path):
     """The other books are for training, and would make a model look better than it is."""
     prepare(["sample"], tmp_path / "corpus", Settings(tokenizer="pocket"), show=False)
     tokenizer = Tokenizer.load("pocket")
-    for split in ("validation", "test"):
+    for split in (None, "test"):
         mine, theirs = (held_out(data, tokenizer, 256, split=split) for data in ("sample", tmp_path / "corpus"))
         assert torch.equal(mine.tokens_TL, theirs.tokens_TL)
         assert torch.equal(mine.document_T, theirs.document_T)
-        assert mine.record["split"] == split
-    usual = held_out("sample", tokenizer, 256, count=128)
-    assert usual.record["split"] == "validation"
-    assert len(usual) == 128, "what `unmask evaluate` asks for by itself"
-    assert "A cloud was on the mind of men" in usual.strings[0]
+        assert mine.record["split"] == (split or "validation")
+        assert len(mine) >= 128, "what `unmask evaluate` asks for by itself"
     with pytest.raises(UserError, match=r"unknown split 'tset'.*'test'"):
         held_out("sample", tokenizer, 256, split="tset")
 

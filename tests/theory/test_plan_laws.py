@@ -156,7 +156,7 @@ PLACES = [
 @pytest.mark.parametrize("schedule", [LogLinear(), Cosine()], ids=["log_linear", "cosine"])
 def test_the_law_of_steps_is_that_of_drawn_u(plan, schedule):
     """Every plan, on grids of every kind, with and without given positions."""
-    n = 1500
+    n = 800
     made_plan = Blocks(int(plan[7]), make_plan(plan[10:-1])) if plan.startswith("blocks") else make_plan(plan)
     generators = [stream(0, plan, i) for i in range(n)]
     for grid, steps, shown in PLACES:
