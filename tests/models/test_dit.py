@@ -2,8 +2,11 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unmask.core.errors import UserError
+from unmask.models.dit.layers import attend, kernels
 from unmask.models.dit.network import DiT
 from unmask.models.family import family_of
 
@@ -142,6 +145,48 @@ def test_compiled_gradients_are_those_of_eager_blocks(length, causal):
     for name, parameter in compiled.named_parameters():
         if name in wanted:
             assert float((parameter.grad - wanted[name]).norm() / wanted[name].norm()) < 0.02, name
+
+
+@pytest.mark.parametrize(
+    ("length", "causal", "trains"), [(256, False, True), (255, False, False), (256, True, False), (17, True, False)]
+)
+def test_training_asks_cudnn_only_where_its_gradients_were_sound(length, causal, trains):
+    cudnn = SDPBackend.CUDNN_ATTENTION
+    assert (cudnn in kernels(length, causal)) is trains
+    with torch.no_grad():
+        assert kernels(length, causal)[0] == cudnn
+    traced = torch.compile(
+        lambda q: attention_of(kernels(q.shape[2], causal), q, causal), backend="eager", fullgraph=True
+    )
+    q_BHLE = torch.randn(1, 1, length, 8)
+    torch.testing.assert_close(traced(q_BHLE), attend(q_BHLE, q_BHLE, q_BHLE, causal))
+
+
+def attention_of(allowed, q_BHLE, causal):
+    with sdpa_kernel(allowed, set_priority=True):
+        return F.scaled_dot_product_attention(q_BHLE, q_BHLE, q_BHLE, is_causal=causal)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only CUDA's kernels were wrong")
+@pytest.mark.parametrize("length", [255, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_attention_in_bf16_are_finite_and_right(length, causal):
+    """Whatever lay in memory before: nan lies there here."""
+    torch.manual_seed(0)
+    B, H, E = 512, 6, 32
+    qkv, pull = (torch.randn(B, length, n * H * E, device="cuda").bfloat16() for n in (3, 1))
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        given = qkv.to(dtype).requires_grad_()
+        q, k, v = given.unflatten(-1, (3, H, E)).permute(2, 0, 3, 1, 4).unbind(0)
+        spoilt = [torch.full((2**26,), torch.nan, device="cuda") for _ in range(8)]
+        del spoilt
+        mixed = attend(q.contiguous(), k.contiguous(), v, causal)
+        mixed.transpose(1, 2).flatten(2).backward(pull.to(dtype))
+        found.append(given.grad.float())
+    exact, narrow = found
+    assert bool(narrow.isfinite().all())
+    assert float((narrow - exact).norm() / exact.norm()) < 0.02
 
 
 def test_mistakes_in_a_shape_are_named():

@@ -20,6 +20,7 @@ from unmask.bench.steps import COLUMNS, Loss, Steps, checked_place, in_words, ra
 from unmask.bench.timing import Preset, Row, random_model, rate_of, show
 from unmask.core import provenance
 from unmask.core.devices import to_device
+from unmask.core.progress import note
 from unmask.core.streams import stream
 from unmask.data.loader import Batch
 from unmask.models.denoiser import states_of
@@ -41,7 +42,7 @@ def duo(
     device: str = "auto",
     compile: bool | None = None,
     repeats: int = 5,
-    seconds: float = 20.0,
+    seconds: float = 3.0,
     json: bool = False,
 ) -> dict[str, Any]:
     """Time one optimiser step of Duo's training, the plain one and ours, side by side.
@@ -63,7 +64,10 @@ def duo(
     # a batch of another size is a shape of its own, not the start of a slower kernel for all sizes
     with torch._dynamo.config.patch(automatic_dynamic_shapes=False) if cuda else nullcontext():
         B = batch or (bench.largest_batch(bench.plain_soft) if cuda else 8)
-        lines = [bench.row(name, loss, B, accumulate, repeats, seconds) for name, loss in bench.losses.items()]
+        lines = []
+        for name, loss in bench.losses.items():
+            lines.append(bench.row(name, loss, B, accumulate, repeats, seconds))
+            note(f"{name}: " + ", ".join(f"{cell(lines[-1])} {head}" for head, cell in COLUMNS.items() if head))
     found = {line["name"]: line for line in lines}
     result: Row = {
         "lines": lines,

@@ -73,7 +73,7 @@ def process_elbo_of(student: Denoiser, process: Process, x0_BL: Tensor, noise_BL
 
 def nll_of(student: Denoiser, x0_BL: Tensor) -> Tensor:
     """The exact -log p(x_2..L | x_1) of each sequence under a causal model, per scored token."""
-    h_ND = student.features(x0_BL[:, :-1]).flatten(0, 1)
+    h_ND = student.features(x0_BL)[:, :-1].flatten(0, 1)  # of whole texts, as in training: one shape to compile
     nll_N = _nll_at(student, h_ND, x0_BL[:, 1:].flatten())
     return nll_N.view(len(x0_BL), -1).mean(1)
 

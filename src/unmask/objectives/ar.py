@@ -29,7 +29,8 @@ class AR(Fusible):
         B, L = x0_BL.shape
         if L < 2:
             raise UserError("next-token prediction needs sequences of at least 2 tokens")
-        h_ND, token_N = student.features(x0_BL[:, :-1]).flatten(0, 1), x0_BL[:, 1:].flatten()
+        # the last token is read for nothing: without it the length would be odd, and compiled strides padded
+        h_ND, token_N = student.features(x0_BL)[:, :-1].flatten(0, 1), x0_BL[:, 1:].flatten()
         run = self.fused(cross_entropy)
         sizes = even_sizes(len(token_N), piece_size(student, x0_BL.device))
         nll_N = head_loss(student, h_ND, sizes, lambda logits_CW, part: run(logits_CW, token_N[part]))
