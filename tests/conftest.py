@@ -65,8 +65,19 @@ def _bound_by_permissions() -> bool:
         return not os.access(closed.name, os.R_OK)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A GPU is shown to its own tests alone (`-m cuda`): with one, `auto` would take it, in bf16, and what the others
+    expect is a CPU's. Processes that tests start inherit this."""
+    if config.option.markexpr != "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of permissions are for those whom they bind; .ci/run runs them as such a user."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="needs a GPU and `pytest -m cuda`"))
     marked = [item for item in items if item.get_closest_marker("permissions")]
     if marked and not _bound_by_permissions():
         for item in marked:

@@ -6,7 +6,7 @@ import torch
 from unmask.core.devices import to_device
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can be waited for")
+@pytest.mark.cuda
 def test_a_copy_to_the_gpu_is_only_queued():
     values = torch.arange(1000)
     torch.cuda.set_sync_debug_mode("error")

@@ -142,7 +142,7 @@ def test_a_model_still_in_training_is_sampled_without_its_dropout() -> None:
     assert still_training.training  # the caller's model keeps its mode
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU replays graphs")
+@pytest.mark.cuda
 def test_a_replayed_graph_draws_what_the_eager_body_draws(model: DiT) -> None:
     on_gpu = {**IID, "device": "cuda", "precision": "fp32"}
     plain, compiled = (

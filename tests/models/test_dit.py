@@ -121,7 +121,7 @@ def test_blocks_compile_without_the_reduction_that_loses_gradients(random_dit, m
         assert all(one["options"]["triton.mix_order_reduction"] is False for one in asked)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only Triton's kernels were wrong")
+@pytest.mark.cuda
 @pytest.mark.parametrize("length", [255, 256])
 @pytest.mark.parametrize("causal", [False, True])
 def test_compiled_gradients_are_those_of_eager_blocks(length, causal):
@@ -167,7 +167,7 @@ def attention_of(allowed, q_BHLE, causal):
         return F.scaled_dot_product_attention(q_BHLE, q_BHLE, q_BHLE, is_causal=causal)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only CUDA's kernels were wrong")
+@pytest.mark.cuda
 @pytest.mark.parametrize("length", [255, 256])
 @pytest.mark.parametrize("causal", [False, True])
 def test_gradients_of_attention_in_bf16_are_finite_and_right(length, causal):

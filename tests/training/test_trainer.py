@@ -260,7 +260,7 @@ def test_reported_seconds_are_those_of_training(model, trainer, corpus, tmp_path
     assert set(metrics(tmp_path / "run", "tokens_per_s").values()) == {8.0 * model.length}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can be waited for")
+@pytest.mark.cuda
 @pytest.mark.parametrize("causal", [False, True])
 def test_no_optimiser_step_waits_for_the_gpu(trainer, corpus, monkeypatch, causal):
     seen = []
