@@ -14,15 +14,20 @@ from typing import Any
 COLUMNS = ("gen_ppl", "judge_nll", "sampler_entropy", "entropy", "energy_distance", "self_bleu", "repeated_4")
 
 
-def read(path: Path) -> dict[str, Any]:
-    file = path / "results.json"
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+def read(run: Path, kind: str, part: str) -> list[dict[str, Any]]:
+    """What the lanes have left by now. Each calls its model `teacher`; beside the causal one it is the masked one's."""
+    found = []
+    for file in sorted(run.glob(f"{kind}-*/results.json")):
+        name = file.parent.name.removeprefix(f"{kind}-")
+        for one in json.loads(file.read_text(encoding="utf-8"))[part]:
+            if one["model"] == ("ar" if name == "ar" else "teacher"):
+                found.append({**one, "model": name})
     return found
 
 
 def bounds(run: Path) -> Iterator[str]:
     """Nats a token on held-out text: of continuous time, and of N steps on each plan."""
-    found = read(run / "bounds").get("likelihood", [])
+    found = read(run, "bounds", "likelihood")
     counts = sorted({one["steps"] for one in found if one["plan"]})
     yield f"| model | plan | continuous | {' | '.join(f'N = {N}' for N in counts)} |"
     yield "| --- | --- | ---: |" + " ---: |" * len(counts)
@@ -32,20 +37,22 @@ def bounds(run: Path) -> Iterator[str]:
         yield f"| {name} | | {said(whole[name]['scores']['per_token'])} |" + " |" * len(counts)
     for model, plan in drawn:
         by_count = {one["steps"]: one for one in found if (one["model"], one["plan"]) == (model, plan)}
-        cells = [said(one["scores"]["per_token"]) for one in (whole.get(model), *map(by_count.get, counts)) if one]
+        each = (whole.get(model), *map(by_count.get, counts))
+        cells = [said(one["scores"]["per_token"]) if one else "" for one in each]
         yield f"| {model} | `{plan}` | {' | '.join(cells)} |"
 
 
 def cells(run: Path) -> Iterator[str]:
     """What each writes, by its forwards."""
-    found = [cell for cell in read(run / "all").get("cells", []) if cell["temperature"] is not None or cell["plan"]]
+    found = read(run, "written", "cells")
     scores = [name for name in COLUMNS if any(name in cell["scores"] for cell in found)]
     yield f"| model | plan | steps | NFE | T | {' | '.join(scores)} |"
     yield "| --- | --- | ---: | ---: | ---: |" + " ---: |" * len(scores)
     for cell in sorted(found, key=lambda c: (c["nfe"] or 0, -(c["temperature"] or 0), c["model"], c["plan"] or "")):
         shown = [said(cell["scores"][name]) if name in cell["scores"] else "" for name in scores]
         nfe = "" if cell["nfe"] is None else f"{cell['nfe']:.1f}"
-        where = f"| {cell['model']} | `{cell['plan']}` | {cell['steps']} | {nfe} | {cell['temperature']} |"
+        plan = f"`{cell['plan']}`" if cell["plan"] else ""
+        where = f"| {cell['model']} | {plan} | {cell['steps'] or ''} | {nfe} | {cell['temperature']} |"
         yield f"{where} {' | '.join(shown)} |"
 
 

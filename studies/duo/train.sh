@@ -2,8 +2,9 @@
 # Four models of pocket's shape on the same batches, side by side on one GPU: masked, uniform, uniform after Duo's
 # curriculum, causal. They are what studies/duo/run.sh compares.
 #   CORPUS=corpora/teacher OUT=runs bash studies/duo/train.sh
-# One that has not done its STEPS after TRAIN seconds ends where it is, with its averaged weights. KEEP holds two files:
-# models.tar (each model in bf16), results.tgz (logs and metrics). Stopped, the same call goes on.
+# One that has not done its STEPS after TRAIN seconds ends where it is, with its averaged weights. One that fails stops no
+# other and is named at the end. KEEP holds two files, written anew after every model: models.tar (each in bf16),
+# results.tgz (logs and metrics). Stopped, the same call goes on.
 # At toy size, in a minute on a CPU:
 #   CORPUS=corpora/sample OUT=runs/toy STEPS=6 SHAPE="--preset tiny --length 64" FLAGS="--batch 4 --warmup 2" bash studies/duo/train.sh
 set -uo pipefail
@@ -27,11 +28,12 @@ train() { # NAME
   # shellcheck disable=SC2046,SC2086
   local -a how=("${PYTHON:-python3}" -m unmask train $(options "$1") $SHAPE --dropout 0 --decay linear $FLAGS --data "$CORPUS"
     --eval_every 400 --save_every 200 --log_every 50 --keep 1 --no-progress --no-tensorboard --out "$run")
-  timeout -k 30 "$((left > 1 ? left : 1))" "${how[@]}" --steps "$STEPS" && return
+  # --foreground: else it may signal twice, which means leave at once
+  timeout --foreground -k 30 "$((left > 1 ? left : 1))" "${how[@]}" --steps "$STEPS" && return
   done_=$(find "$run/state" -name 'step-*' 2>/dev/null | sed 's/.*step-0*//' | sort -n | tail -n 1)
-  [ -n "$done_" ] || return
+  [ -n "$done_" ] || return 1
   echo "$1 was ended after $done_ steps: its rate has not come down to zero"
-  timeout -k 10 60 "${how[@]}" --steps "$done_" # no further step: written as what it is
+  timeout --foreground -k 10 60 "${how[@]}" --steps "$done_" # no further step: written as what it is
 }
 
 narrow() { # a model in bf16
@@ -39,13 +41,23 @@ narrow() { # a model in bf16
 save(load(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$OUT/$1" "$OUT/bf16/$1"
 }
 
+keep() { # at once, so that nothing is lost if time runs out
+  (
+    flock 9
+    tar -cf "$KEEP/.models" -C "$OUT/bf16" . && mv "$KEEP/.models" "$KEEP/models.tar"
+    (cd "$OUT" && find . \( -name 'metrics.jsonl' -o -name 'run.json' -o -name '*.log' \) -not -path './kept/*' -print0 |
+      tar --null -czf .results -T -) && mv "$OUT/.results" "$KEEP/results.tgz"
+  ) 9>"$OUT/lock"
+}
+
 mkdir -p "$OUT/bf16"
 for name in $NAMES; do
-  { train "$name" && narrow "$name" && echo "$name is done after $SECONDS s"; } >"$OUT/logs/$name.log" 2>&1 &
+  {
+    if train "$name" && narrow "$name"; then echo "$name is done after $SECONDS s"; else echo "$name has failed after $SECONDS s"; fi
+    keep
+  } >"$OUT/logs/$name.log" 2>&1 &
 done
 wait
-tar -cf "$KEEP/models.tar" -C "$OUT/bf16" .
-(cd "$OUT" && find . \( -name 'metrics.jsonl' -o -name 'run.json' -o -name '*.log' \) -not -path './kept/*' -print0 |
-  tar --null -czf .results -T -) && mv "$OUT/.results" "$KEEP/results.tgz"
+keep
 tail -qn 2 "$OUT"/logs/*.log
 echo "all is in $KEEP after $SECONDS s: $(du -k "$KEEP"/* | tr '\n\t' '; ')"
