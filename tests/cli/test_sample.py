@@ -297,7 +297,6 @@ def test_in_python_the_same(folder):
         (["--remask", "rescael"], "did you mean 'rescale'?"),
         (["--draw", "legacy_fp32"], "take plan iid, grid mdlm"),
         (["--draw", "float46"], "did you mean 'float64'?"),
-        (["--precision", "bf16"], "on the CPU take precision fp32"),
         (["--gif", "film.png"], "must end in .gif"),
         (["--out", "."], "it is a folder, not a file"),
         (["--out", os.devnull], "a device or a pipe, not a file"),
