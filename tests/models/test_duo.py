@@ -122,6 +122,9 @@ def test_neither_is_taken_for_the_other(published, tmp_path):
         with pytest.raises(UserError, match=message) as caught:
             folder(**facts)
         assert "\n" not in str(caught.value)
+    write_json(tmp_path / "config.json", said | {"model_type": None})  # names no kind: not MDLM's either
+    with pytest.raises(UserError, match="no family that is known"):
+        load(tmp_path)
 
 
 def test_what_it_cannot_do_is_said_in_one_line(published, tmp_path):

@@ -224,7 +224,7 @@ def is_ours(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is MDLM's, Duo's, or SDTT's Hydra config; a kind that is known and not read is an error."""
     check_kind(config, "this checkpoint")
     return (
-        "model_type" in config
+        isinstance(config.get("model_type"), str)  # null says neither MDLM nor Duo
         or is_duo(config)
         or any(find(config, key) is not None for key in ("parameterization", "hidden_size"))
     )
