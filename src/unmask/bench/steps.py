@@ -24,7 +24,7 @@ from unmask.models.family import family_of
 from unmask.training.optim import adamw
 
 Loss = Callable[[Batch], Tensor]
-IN_A_ROW = 4  # steps of one timed repeat
+IN_A_ROW = 4  # steps of one timed repeat, if there is time
 
 COLUMNS: Columns = {
     "": lambda row: row["name"],
@@ -72,14 +72,15 @@ class Steps:
     def row(self, name: str, loss: Loss, B: int, accumulate: int, repeats: int, seconds: float) -> Row:
         self._forget()
         one = measure(lambda: self.step(loss, B, accumulate), self.place, repeats=1, warmup=1)
-        fit = max(1, min(repeats, int(seconds / (one.seconds * IN_A_ROW))))
+        fit = max(1, int(seconds / one.seconds))  # steps for which there is time
+        together = min(IN_A_ROW, fit)
 
         def work() -> None:
-            for _ in range(IN_A_ROW):
+            for _ in range(together):
                 self.step(loss, B, accumulate)
 
-        timing = measure(work, self.place, repeats=fit, warmup=0)  # it is warm by now
-        sequences = B * accumulate * IN_A_ROW
+        timing = measure(work, self.place, repeats=min(repeats, fit // together), warmup=0)  # it is warm by now
+        sequences = B * accumulate * together
         return {
             "name": name,
             "tokens_per_second": sequences * self.L / timing.seconds,
