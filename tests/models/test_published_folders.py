@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 from unmask.checkpoint.io import load, save
 from unmask.cli.main import main
 from unmask.core.errors import UserError
+from unmask.metrics.texts import of_samples
 from unmask.sampling.verbs import sample
 
 TALK = [
@@ -192,3 +193,7 @@ def test_states_beyond_the_tokenizer_are_said_in_one_line(checkpoint, folder, ca
     assert main(["info", str(folder)]) == 0
     extra = checkpoint.model.vocab_size - checkpoint.tokenizer.size
     assert f"{extra} of the 320 states are no token" in capsys.readouterr().out
+    scored = of_samples(samples, checkpoint.tokenizer)
+    size = checkpoint.tokenizer.size
+    assert scored.rows == [[token for token in row if token < size] for row in samples.tokens.tolist()]
+    assert torch.equal(scored.log_q_T, samples.log_q.sum(1))

@@ -115,11 +115,17 @@ def clusters(document_T: Tensor) -> Tensor:
 
 
 def of_samples(samples: Samples, tokenizer: Tokenizer | None, **facts: Any) -> Texts:
-    """Drawn texts, with what the sampler recorded; `facts` (the model's hash, its name) join the record."""
+    """Drawn texts, with what the sampler recorded; `facts` (the model's hash, its name) join the record.
+
+    States beyond the tokenizer, the padding of a published vocabulary, spell nothing and are left out of a text.
+    """
     if tokenizer is None:
         raise UserError("this model has no tokenizer, so that its samples are no text: score a model that has one")
     prompted = bool((samples.given & (samples.tokens >= 0)).any())
-    return Texts(samples.tokens, tokenizer, {**samples.record, **facts}, samples.log_q.sum(1), prompted)
+    beyond_TL = samples.tokens >= tokenizer.size
+    order_TL = beyond_TL.byte().argsort(dim=1, stable=True)
+    tokens_TL = samples.tokens.masked_fill(beyond_TL, -1).gather(1, order_TL)
+    return Texts(tokens_TL, tokenizer, {**samples.record, **facts}, samples.log_q.sum(1), prompted)
 
 
 def read_texts(path: str | Path) -> list[str]:
