@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 from lm_eval.api.model import LM
-from lm_eval.api.registry import register_model
 from torch import Tensor
 
-from unmask.checkpoint.io import Checkpoint, load
+from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
 from unmask.core.streams import seed_of, stream
@@ -26,9 +25,8 @@ from unmask.metrics.elbo import elbo_of, order_agnostic_masks
 from unmask.sampling.answers import answer
 
 
-@register_model("unmask")
 class Harnessed(LM):
-    """The model class `unmask`; `how` is what `sample` takes."""
+    """A model for `simple_evaluate`; `how` is what `sample` takes."""
 
     def __init__(
         self, checkpoint: Checkpoint, how: dict[str, Any], *, max_new: int, steps: int | None, temperature: float,
@@ -44,18 +42,6 @@ class Harnessed(LM):
         self.ready = make_ready(checkpoint.model, pick_device(how["device"]), how["precision"])
         self.chatting = False
         self.bounds: list[dict[str, Any]] = []
-
-    @classmethod
-    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Harnessed:
-        """For lm_eval's own command line: `--model unmask --model_args model=pocket,steps=8`."""
-        from lm_eval.utils import simple_parse_args_string
-
-        said = dict(simple_parse_args_string(arg_string))
-        how = {"plan": "confidence", "device": "auto", "precision": "auto", "batch": None}
-        own = {"max_new": 256, "steps": None, "temperature": 0.0, "views": 128, "seed": 0}
-        model = load(said.pop("model"))
-        return cls(model, how | {k: v for k, v in said.items() if k not in own},
-                   **(own | {k: v for k, v in said.items() if k in own}))  # fmt: skip
 
     # -- answers -------------------------------------------------------------------------------------------------
 
