@@ -20,7 +20,7 @@ def counted(number: float, thing: str) -> str:
 def nats(samples: Samples, rows: Sequence[int]) -> str:
     """Nats of a drawn token over some samples; nothing for a draw that has no law."""
     drawn = ~samples.given[rows]
-    per_token = -float(samples.log_q[rows][drawn].mean())
+    per_token = 0.0 - float(samples.log_q[rows][drawn].mean())  # no -0.000 at temperature 0
     return "" if per_token != per_token else f" · {per_token:.3f} nats/token"
 
 
