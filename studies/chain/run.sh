@@ -4,25 +4,18 @@
 #   CORPUS=corpora/judge OUT=runs/chain bash studies/chain/run.sh
 # A head that has not done its STEPS after TRAIN seconds is cooled down in COOL more. BEGUN is a folder of heads to go on
 # from, by name. A stage that fails stops no other and is named at the end. KEEP holds two files, written anew after every
-# head: heads.tar (bf16), results.tgz (all else, logs too). Stopped, the same call goes on. At toy size, on a CPU:
+# head: heads.tar (bf16), results.tgz (all else, logs too). All ends after TIME seconds. Stopped, the same call goes on.
+# At toy size, on a CPU:
 #   CORPUS=corpora/sample OUT=runs/toy STEPS=6 SHORT=2 TEXTS=2 COUNTS="2 4" ONE=8 PLANS="comb golden" BATCHES="1 2" \
 #       FLAGS="--batch 2 --warmup 2 --no-compile" JOINT="--batch 2 --warmup 2" bash studies/chain/run.sh
 set -uo pipefail
 : "${CORPUS:?a folder of unmask prepare, with the tokenizer of the model}" "${OUT:=runs/chain}" "${KEEP:=$OUT/kept}" "${MODEL:=pocket}"
 : "${STEPS:=6000}" "${SHORT:=500}" "${TRAIN:=200}" "${COOL:=200}" "${LIMIT:=120}" "${TEXTS:=504}" "${ONE:=256}" "${FLAGS:=}"
 : "${PLANS:=comb golden stride iid}" "${COUNTS:=2 4 8 16}" "${HEADS=small-muon blind-muon small-adamw large-muon}"
-: "${ORDERS=left_to_right plan confidence}" "${BEYOND=joint distil}" "${JOINT:=}" "${BEGUN:=}" "${BATCHES:=1 64}" "${RIVAL:=}"
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-2}
+: "${TIME:=590}" "${ORDERS=left_to_right plan confidence}" "${BEYOND=joint distil}" "${JOINT:=}" "${BEGUN:=}" "${BATCHES:=1 64}" "${RIVAL:=}"
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$OUT/logs" "$KEEP"
-say() { echo "$(date +%T) after $SECONDS s: $*"; }
-
-python() { # --foreground: else it would signal twice, which means leave at once
-  timeout --foreground -k 30 "$LIMIT" "${PYTHON:-python3}" "$@"
-  local code=$? said="python $*"
-  [ $code = 0 ] || say "ended with $code ($([ $code = 124 ] && echo "its $LIMIT s were up" || echo failed)): ${said:0:200}" >&2
-  return $code
-}
+. "$here/../common.sh"
+deadline "$TIME"
 
 options() { # of a head, by its name
   case $1 in *adamw) ;; *) echo "--optimiser muon --muon_lr 0.01 --beta2 0.95" ;; esac
@@ -42,7 +35,7 @@ train() { # NAME STEPS OPTIONS...
   # shellcheck disable=SC2046,SC2206
   how=(-m unmask train --config "$here/chain.yaml" --data "$CORPUS" --no-progress --out "$run" $(options "$1") $FLAGS "${@:3}")
   LIMIT=$TRAIN python "${how[@]}" --steps "$2" && return
-  stopped=$(find "$run/state" -name 'step-*' 2>/dev/null | sed 's/.*step-0*//' | sort -n | tail -n 1)
+  stopped=$(saved_step "$run")
   [ -n "$stopped" ] || return
   say "$1 was stopped after $stopped steps"
   python "${how[@]}" --steps "$((stopped + COOL < $2 ? stopped + COOL : $2))" # the rate falls to zero over these
@@ -54,18 +47,11 @@ bounds() { # NAME MODEL OPTIONS...
 
 keep() { # at once, so that nothing is lost if time runs out
   (
-    flock 9
+    flock 8
     mkdir -p "$OUT/bf16"
     tar -cf "$KEEP/.heads" --exclude './order-*' --exclude ./distil -C "$OUT/bf16" . && mv "$KEEP/.heads" "$KEEP/heads.tar"
-    cd "$OUT" && find . \( -name '*.json' -o -name '*.json.xz' -o -name 'metrics.jsonl' -o -name '*.log' -o -name '*.md' -o -name '*.svg' \) \
-      -not -path '*/cells/*' -not -path '*/state/*' -not -path './kept/*' -print0 | tar --null -czf .results -T -
-    cd - >/dev/null && mv "$OUT/.results" "$KEEP/results.tgz"
-  ) 9>"$OUT/lock"
-}
-
-narrow() { # a head alone in bf16
-  python -c 'import sys, torch; from unmask.checkpoint.io import save, stored
-save(stored(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$OUT/$1/checkpoint" "$OUT/bf16/$1"
+  ) 8>"$OUT/lock-heads"
+  results
 }
 
 joint() { # heads with none and two of the model's last blocks, in lockstep
@@ -78,7 +64,7 @@ joint() { # heads with none and two of the model's last blocks, in lockstep
 one() { # NAME STEPS PLANS COUNTS OPTIONS...: a head from its training to what it is worth
   local name=$1
   # shellcheck disable=SC2086
-  { [ -d "$OUT/bf16/$name" ] || { train "$name" "$2" "${@:5}" && narrow "$name" && keep; }; } &&
+  { [ -d "$OUT/bf16/$name" ] || { train "$name" "$2" "${@:5}" && narrow "$OUT/$name/checkpoint" "$OUT/bf16/$name" && keep; }; } &&
     bounds "$name" "$OUT/bf16/$name" --plans $3 --steps $4 && say "$name is done"
   keep
 }
@@ -106,6 +92,6 @@ done
 } >"$OUT/logs/teacher.log" 2>&1 &
 wait
 { python "$here/table.py" "$OUT" && LIMIT=$((2 * LIMIT)) cost; } 2>"$OUT/logs/end.log" | tee "$OUT/table.md"
-grep -H "ended with" "$OUT"/logs/*.log
+named_failures
 keep
 say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"

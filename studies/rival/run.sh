@@ -10,11 +10,8 @@ set -uo pipefail
 : "${CLASSICS:?the text of corpora/teacher}" "${PROSE:?the held-out books}" "${OUT:=runs/rival-found}" "${WORK:=runs/rival}"
 : "${SEARCH:=600}" "${STEPS:=6000}" "${DROPOUTS:=0 0.1}" "${MINUTES:=9}" "${TEXTS:=504}" "${TOY:=}"
 : "${DRAWN:=1024}" "${BATCHES:=1 64}" "${JUDGE:=}" # such as JUDGE="--judge smollm2 --judge_dtype bf16"
-mkdir -p "$OUT" "$WORK/logs"
-end=$(($(date +%s) + MINUTES * 60))
-left() { local s=$((end - $(date +%s))); echo $((s > 1 ? s : 1)); }
-python() { timeout -k 10 "$(left)" "${PYTHON:-python3}" "$@"; }
-unmask() { python -m unmask "$@"; }
+KEEP=$OUT OUT=$WORK . "$(dirname "$0")/../common.sh"
+deadline $((MINUTES * 60))
 shape="--preset pocket" size="--batch 256 --warmup 100 --precision bf16 --compile --eval_batches 8" bench="--preset pocket"
 rates="adamw-1e-3 adamw-2e-3 adamw-4e-3 muon-0.01 muon-0.02 muon-0.04"
 if [ -n "$TOY" ]; then
@@ -57,15 +54,7 @@ for dropout in $DROPOUTS; do train "$chosen" "$STEPS" "$dropout" "$WORK/long-$ch
 wait
 rival=$(best "$WORK"/long-*/ 2>"$OUT/long.txt") || { cat "$WORK"/logs/*; exit 1; }
 echo "chosen: $rival" | tee -a "$OUT/long.txt"
-python - "$rival/checkpoint" "$OUT" <<'P' # in halves it is small enough to come back
-import pathlib, shutil, sys
-from safetensors.torch import load_file, save_file
-folder, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2], "rival")
-out.mkdir(exist_ok=True)
-for name in ("config.json", "provenance.json", "tokenizer.json"):
-    shutil.copy(folder / name, out)
-save_file({name: x.half() for name, x in load_file(folder / "model.safetensors").items()}, out / "model.safetensors")
-P
+narrow "$rival/checkpoint" "$OUT/rival" # in halves it is small enough to come back
 tar -cf "$OUT/rival.tar" -C "$OUT" rival && rm -r "$OUT/rival"
 keep() { mkdir -p "$OUT/$1" && cp "$WORK/$1"/{results.json,per-text.json.xz,report.md} "$OUT/$1"; }
 unmask evaluate --models teacher=pocket ar="$rival" --only_bounds --data "$PROSE" --n "$TEXTS" --plans comb --steps 8 16 \
@@ -76,4 +65,5 @@ unmask bench chain $bench --steps 4 8 16 --batches 1 64 --json >"$OUT/bench.json
 unmask evaluate --models teacher=pocket ar="$rival" --data "$PROSE" --n "$DRAWN" --plans comb --steps 8 16 --no-bounds \
   --temperatures 1.0 0.9 0.8 --timed $BATCHES $JUDGE --out "$WORK/drawn" && keep drawn
 tar -czf "$OUT/logs.tar.gz" -C "$WORK" logs
+named_failures "$WORK/logs"
 tail -n 8 "$OUT/search.txt" "$OUT/long.txt"

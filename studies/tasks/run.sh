@@ -9,15 +9,10 @@
 set -uo pipefail
 : "${OUT:=runs/tasks-found}" "${WORK:=runs/tasks}" "${TASKS:=records sudoku9 sudoku4 equations}" "${SEEDS:=0}"
 : "${SCALE:=100}" "${TIME:=480}" "${TEXTS:=2048}" "${HEADLINE:=16384}" "${PARTS:=4}" "${FIRST:=0}" "${TOY:=}"
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$OUT" "$WORK/logs"
-end=$(($(date +%s) + TIME))
+KEEP=$OUT OUT=$WORK . "$here/../common.sh"
+deadline "$TIME"
 every_plan="comb permutation iid rotation golden stride confidence left_to_right"
-
-left() { local s=$((end - ${1:-0} - $(date +%s))); echo $((s > 1 ? s : 1)); } # until so long before the end
-python() { timeout -k 10 "${LIMIT:-$(left)}" "${PYTHON:-python3}" "$@"; }
-unmask() { python -m unmask "$@"; }
 
 settings() { # of a task: sizes, optimiser steps for the model and its chain, and numbers of steps to write in
   script=records kind="" some="$every_plan" ones="$every_plan" shape="--hidden 256 --blocks 7 --heads 8" exact="" focus=""
@@ -132,4 +127,5 @@ for task in $TASKS; do
 done
 wait
 tar -czf "$OUT/logs.tar.gz" -C "$WORK" logs $(cd "$WORK" && ls -d ./*/*/metrics.jsonl 2>/dev/null)
+named_failures "$WORK/logs"
 tail -n 2 "$WORK"/logs/*-s*.txt

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# What the scripts of studies/ share: a deadline, one GPU for several processes, and files that come back in pieces.
+#   OUT=runs/x KEEP=runs/x/kept; . studies/common.sh; deadline 580; shared
+# Whatever is kept is written anew at once, so that a machine that goes away takes nothing but the stage it was in.
+: "${OUT:?a folder to work in}" "${KEEP:=$OUT/kept}" "${SLICE:=15M}"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} TORCHINDUCTOR_COMPILE_THREADS=${TORCHINDUCTOR_COMPILE_THREADS:-4}
+mkdir -p "$OUT/logs" "$KEEP"
+
+say() { echo "$(date +%T) after $SECONDS s: $*"; }
+
+deadline() { end=$(($(date +%s) + $1)); } # in so many seconds
+
+left() { # seconds until so long before the deadline, at least one
+  local s=$((end - ${1:-0} - $(date +%s)))
+  echo $((s > 1 ? s : 1))
+}
+
+python() { # until the deadline, or LIMIT seconds where that is less; says what failed
+  local most said="python $*" code
+  most=$(left)
+  [ -z "${LIMIT:-}" ] || [ "$LIMIT" -gt "$most" ] || most=$LIMIT
+  # --foreground: else it would signal twice, which means leave at once
+  timeout --foreground -k 20 "$most" "${PYTHON:-python3}" "$@"
+  code=$?
+  [ $code = 0 ] || say "ended with $code ($([ $code = 124 ] && echo "its $most s were up" || echo failed)): ${said:0:200}" >&2
+  return $code
+}
+
+unmask() { python -m unmask "$@"; }
+
+named_failures() { grep -sH "ended with" "${1:-$OUT/logs}"/*; } # every stage that did not end well
+
+shared() { # processes run on the GPU at the same time, not in turns, where NVIDIA's daemon for that is installed
+  [ -z "${CUDA_MPS_PIPE_DIRECTORY:-}" ] && command -v nvidia-cuda-mps-control >/dev/null || return 0
+  CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d)
+  export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY
+  nvidia-cuda-mps-control -d && trap alone EXIT
+}
+
+alone() { # the end of that: what follows can be timed
+  [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || return 0
+  echo quit | nvidia-cuda-mps-control
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+}
+
+saved_step() { # of a run: the newest step that is saved, if any
+  find "$1/state" -name 'step-*' 2>/dev/null | sed 's/.*step-0*//' | sort -n | tail -n 1
+}
+
+narrow() { # FROM TO: a checkpoint in bf16, also after the deadline
+  timeout 60 "${PYTHON:-python3}" -c 'import sys, torch; from unmask.checkpoint.io import save, stored
+save(stored(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$1" "$2"
+}
+
+slices() { # FOLDER NAME: the folder as $KEEP/NAME.00, NAME.01, ... of at most $SLICE each
+  local work
+  work=$(mktemp -d "$KEEP/.XXXXXX") || return
+  tar -cf - -C "$1" . | split -b "$SLICE" -d - "$work/$2." && rm -f "$KEEP/$2".[0-9][0-9] && mv "$work/$2".* "$KEEP"
+  rm -rf "$work"
+}
+
+joined() { # FROM NAME TO: the folder again
+  mkdir -p "$3" && cat "$1/$2".[0-9][0-9] | tar -xf - -C "$3"
+}
+
+results() { # all small files beneath OUT, logs too, as $KEEP/results.tgz
+  (
+    flock 9
+    cd "$OUT" || return
+    find . \( -name '*.json' -o -name '*.json.xz' -o -name '*.jsonl' -o -name '*.log' -o -name '*.md' -o -name '*.svg' \) \
+      -size -4096k -not -name tokenizer.json -not -path '*/cells/*' -not -path '*/state/*' -not -path '*/corpus*/*' \
+      -not -path '*/kept/*' -print0 | tar --null -czf .results -T -
+    cd - >/dev/null && mv "$OUT/.results" "$KEEP/results.tgz"
+  ) 9>"$OUT/lock"
+}
