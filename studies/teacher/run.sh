@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Trains a teacher of 24M parameters for some minutes of a GPU, asks whether it passes the gate, and races plans on it.
+#   CLASSICS=classics-0.txt.xz PROSE=prose.txt.xz OUT=runs/teacher bash studies/teacher/run.sh
+# Training that has not done its STEPS after TRAIN seconds is cooled down in COOL more steps; all ends after TIME seconds.
+# KEEP holds the weights in bf16 (teacher.00, .01, ... of 15 MiB) as soon as they are there, and results.tgz.
+# A later call goes on from such a folder, with the moments anew and half the rate: BEGUN=kept SEED=1. TRAIN=0 only asks
+# and races. At toy size, a minute or two on a CPU: TOY=1 CLASSICS=sample PROSE=sample OUT=runs/toy
+set -uo pipefail
+: "${CLASSICS:?the text to train on}" "${PROSE:?held-out books}" "${OUT:=runs/teacher}" "${KEEP:=$OUT/kept}" "${BEGUN:=}" "${TOY:=}"
+: "${TIME:=590}" "${TRAIN:=480}" "${STEPS:=$((TRAIN * 11))}" "${COOL:=250}" "${SEED:=0}" "${FLAGS:=}"
+: "${VIEWS:=8}" "${RACE:=128}" "${PLANS:=comb rotation stride golden iid}" "${COUNTS:=2 4 8 16 32 64}" "${ONE:=1024}"
+shape="--hidden 384 --blocks 10 --heads 6 --cond 64 --dropout 0 --length 1024"
+if [ -n "$TOY" ]; then
+  STEPS=$((TRAIN == 480 ? 6 : STEPS)) COOL=2 VIEWS=1 RACE=4 PLANS="comb iid" COUNTS="2 4" ONE=64
+  shape="--hidden 32 --blocks 2 --heads 2 --cond 8 --dropout 0 --length 64"
+  FLAGS="--batch 4 --warmup 2 --eval_batches 1 --precision fp32 --no-compile $FLAGS"
+fi
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/../common.sh"
+deadline "$TIME"
+
+prepare() { # pocket's tokenizer is the one that this text's first preparation made
+  [ -e "$OUT/corpus/index.json" ] || unmask prepare "$CLASSICS" --tokenizer pocket --test 0 --no-progress --out "$OUT/corpus"
+}
+
+train() {
+  local run="$OUT/teacher" stopped
+  local -a how
+  [ -z "$BEGUN" ] || shape="--from $OUT/begun --warmup 50 --muon_lr 0.01 --lr 7.5e-4"
+  # shellcheck disable=SC2206
+  how=(train --config "$here/teacher.yaml" $shape --data "$OUT/corpus" --out "$run" --seed "$SEED" $FLAGS)
+  LIMIT=$TRAIN unmask "${how[@]}" --steps "$STEPS" && return
+  stopped=$(saved_step "$run")
+  [ -n "$stopped" ] || return
+  say "stopped after $stopped steps"
+  unmask "${how[@]}" --steps "$((stopped + COOL < STEPS ? stopped + COOL : STEPS))" || [ -d "$run/checkpoint" ]
+}
+
+gate() { LIMIT= python "$here/gate.py" "$OUT/bf16" --prose "$PROSE" --views "$VIEWS" --out "$OUT/gate.json"; }
+
+race() {
+  # shellcheck disable=SC2086
+  unmask evaluate --only_bounds --data "$PROSE" -n "$RACE" --models "teacher=$OUT/bf16" --plans $PLANS --steps $COUNTS \
+    --cells "$OUT/cells" --out "$OUT/race"
+  unmask evaluate --only_bounds --data "$PROSE" -n "$RACE" --models "teacher=$OUT/bf16" --plans permutation --steps "$ONE" \
+    --cells "$OUT/cells" --out "$OUT/one-token" && python "$here/steps.py" "$OUT"
+}
+
+[ -z "$BEGUN" ] || joined "$BEGUN" teacher "$OUT/begun"
+if [ "$TRAIN" = 0 ]; then
+  ln -sfn begun "$OUT/bf16"
+else
+  { prepare && train && rm -rf "$OUT/bf16" && narrow "$OUT/teacher/checkpoint" "$OUT/bf16" && slices "$OUT/bf16" teacher; } >"$OUT/logs/train.log" 2>&1
+  results
+fi
+{ gate; results; race; } 2>"$OUT/logs/end.log" | tee "$OUT/found.md"
+named_failures
+results
+say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"
