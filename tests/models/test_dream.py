@@ -1,5 +1,7 @@
 """Dream against what its published class computed: tests/assets/published/dream (see `meta` in reference.npz)."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,9 @@ import torch
 
 pytest.importorskip("transformers")
 
-from unmask.checkpoint.io import load
+from unmask.checkpoint.io import load, save
+from unmask.data.tokenizer import Tokenizer
+from unmask.sampling.verbs import sample
 
 FOLDER = Path(__file__).parents[1] / "assets/published/dream"
 
@@ -48,3 +52,34 @@ def test_in_bf16_it_is_no_further_from_float32_than_the_reference_is(reference):
     exact, theirs = reference["logits_fp32"][where], reference["logits_bf16"][where]
     assert float((ours - exact).abs().mean()) <= 0.97 * float((theirs - exact).abs().mean())
     assert float((ours - exact).abs().max()) <= float((theirs - exact).abs().max())
+
+
+def test_a_tokenizer_in_parts_is_read_as_the_hub_has_it(tmp_path):
+    """Dream has a vocab.json and a merges.txt, no tokenizer.json, and code of its own, which is not run."""
+    folder, names = tmp_path / "dream", ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
+    shutil.copytree(FOLDER, folder)
+    pieces = [*map(chr, range(33, 127)), "Ġ", "Ċ", "up", "Ġup", "er"]
+    pieces += [f"unused{i}" for i in range(146 - len(pieces))]
+    added = {str(146 + i): {"content": name, "special": True, "normalized": False} for i, name in enumerate(names)}
+    turn = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
+    said = {"tokenizer_class": "DreamTokenizer", "added_tokens_decoder": added, "eos_token": names[0],
+            "pad_token": names[0], "mask_token": names[3], "chat_template": turn,
+            "auto_map": {"AutoTokenizer": ["tokenization_dream.DreamTokenizer", None]}}  # fmt: skip
+    (folder / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}))
+    (folder / "merges.txt").write_text("#version: 0.2\nu p\nĠ up\ne r\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    (folder / "tokenization_dream.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+
+    checkpoint = load(folder)
+    codec = checkpoint.tokenizer
+    assert (codec.size, codec.mask_id, codec.eos_id, codec.stop_ids) == (150, 149, 146, {146, 148})
+    # a digit is a token of its own, and the space before it too; <|mask|> in a text is no mask
+    assert [pieces[i] for i in codec.encode("up upper 12")] == ["up", "Ġup", "p", "er", "Ġ", "1", "2"]
+    assert 149 not in codec.encode("<|mask|>")
+    start = [147, *codec.encode("user"), pieces.index("Ċ"), pieces.index("up"), 148, pieces.index("Ċ")]
+    assert checkpoint.chat("up") == start
+    answer = sample(checkpoint, chat="up", max_new=8, steps=4, plan="dream_entropy", temperature=0.2, device="cpu")
+    assert answer.tokens[0, : len(start)].tolist() == start
+    save(checkpoint, tmp_path / "ours")
+    assert load(tmp_path / "ours").tokenizer.hash == codec.hash == Tokenizer.load(folder).hash
+    assert not (tmp_path / "ran").exists()

@@ -13,6 +13,7 @@ from unmask.core.errors import UserError
 
 WANTED = [
     "config.json", "generation_config.json", "provenance.json", "tokenizer.json", "tokenizer_config.json",
+    "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json",
     "chat_template.jinja", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
     "raw.safetensors", "adapter_config.json", "adapter_model.safetensors",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from unmask.checkpoint.tensors import mapped_tensors, read_tensors
 from unmask.core.errors import UserError
 from unmask.core.files import read_json
 from unmask.data.tokenizer import FILE as TOKENIZER
-from unmask.data.tokenizer import Tokenizer
+from unmask.data.tokenizer import Tokenizer, has_tokenizer
 from unmask.models.dit.published import LOADABLE
 from unmask.models.family import FAMILIES, Family
 
@@ -76,7 +76,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 def published_tokenizer(folder: Path) -> Tokenizer | None:
     """The tokenizer of a folder, with what the files beside it say; None: there is none."""
-    return Tokenizer.load(folder / TOKENIZER) if (folder / TOKENIZER).is_file() else None
+    return Tokenizer.load(folder / TOKENIZER) if has_tokenizer(folder) else None
 
 
 def check_mask(tokenizer: Tokenizer | None, mask: int | None, folder: Path) -> None:

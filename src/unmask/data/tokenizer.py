@@ -19,10 +19,14 @@ from typing import Any
 import tokenizers
 
 from unmask.core.errors import UserError, nearest, reading
+from unmask.core.files import read_json
+from unmask.data.chat import FILE as CONFIG
 from unmask.data.chat import Messages, Specials, as_messages, render
 
 EOS = "<|endoftext|>"
 FILE = "tokenizer.json"
+PARTS = ("vocab.json", "merges.txt")  # Dream has these instead; how a text is split is that of Qwen2
+_OF_PARTS = ("DreamTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast")
 BUNDLED = {"gpt2": "gpt2-tokenizer.json.xz"}
 SMALLEST = 257  # every byte, and the end of a document
 LARGEST = 1_000_000  # tokens: a table of logits would not fit anyway
@@ -40,6 +44,13 @@ def _inside(path: Path) -> Path:
         return path
     own = path / FILE
     return path / "checkpoint" / FILE if not own.exists() and (path / "checkpoint").is_dir() else own
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a folder of the hub holds a tokenizer that is read: a tokenizer.json, or the parts of Qwen2's."""
+    if (folder / FILE).is_file() or not all((folder / name).is_file() for name in (*PARTS, CONFIG)):
+        return (folder / FILE).is_file()
+    return read_json(folder / CONFIG, "tokenizer config").get("tokenizer_class") in _OF_PARTS
 
 
 def check_size(size: int) -> None:
@@ -86,6 +97,17 @@ class Tokenizer:
             return cls(path.read_text(encoding="utf-8"), name, specials)
 
     @classmethod
+    def of_parts(cls, folder: Path) -> Tokenizer:
+        """A tokenizer from a vocab.json and a merges.txt, put together by transformers; no code of the folder runs."""
+        try:
+            from transformers import Qwen2Tokenizer
+        except ImportError as error:
+            raise UserError(f"{folder} has its tokenizer in parts; to read it: pip install 'unmask[models]'") from error
+        with reading(folder / PARTS[0], "tokenizer", "download it again"):
+            whole = Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
+        return cls(whole.backend_tokenizer.to_str(), folder.name, Specials.beside(folder / FILE))
+
+    @classmethod
     def load(cls, name_or_path: str | Path) -> Tokenizer:
         """A bundled tokenizer or model by name ("gpt2", "pocket"), a tokenizer.json, or a folder that holds one."""
         name = str(name_or_path)
@@ -94,6 +116,8 @@ class Tokenizer:
             return cls(lzma.decompress((assets / BUNDLED[name]).read_bytes()).decode("utf-8"), name)
         models = {path.parent.name: path for path in sorted(assets.glob(f"*/{FILE}"))}
         path = _inside(Path(name_or_path))
+        if not path.is_file() and has_tokenizer(path.parent):
+            return cls.of_parts(path.parent)
         if not path.is_file():
             if name not in models:
                 guess = nearest(name, [*BUNDLED, *models])
