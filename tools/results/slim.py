@@ -29,6 +29,7 @@ SCORES = (
     "self_bleu", "mauve", "information_8", "information_16", "information_32", "energy_distance", "gradient_1",
     "gradient_2",
 )  # fmt: skip
+CHECKED = ("check_valid",)  # of a study that checks every text and asks no judge
 MACHINE = ("unmask", "revision", "torch", "python", "device", "time", "processes")
 
 
@@ -74,7 +75,8 @@ def merged(several: Sequence[Results]) -> tuple[Results, list[Json]]:
 def single_texts(whole: Results) -> Json:
     """What single texts gave, cell by cell and bound by bound, of the scores that are kept."""
     said = whole.to_json()
-    cells = [{name: ratio for name, ratio in cell["ratios"].items() if name in SCORES} for cell in said["cells"]]
+    kept = _scores(whole)
+    cells = [{name: ratio for name, ratio in cell["ratios"].items() if name in kept} for cell in said["cells"]]
     keys = ("ratio", "bytes_n")
     bounds = [{**{key: one[key] for key in keys}, "texts": texts_of(b).get("sha256")}
               for one, b in zip(said["likelihood"], whole.bounds, strict=True)]  # fmt: skip
@@ -132,7 +134,7 @@ def _results(whole: Results, machines: list[Json]) -> Json:
         "machine": machines,
         "models": {name: _model(about) for name, about in whole.models.items()},
         "notes": [note for note in whole.notes if "/" not in note],
-        "cells": [_cell(cell) for cell in whole.cells],
+        "cells": [_cell(cell, _scores(whole)) for cell in whole.cells],
         "likelihood": [_bound(bound, seed) for bound in whole.bounds],
         "matches": matches(whole.bounds, seed),
     }
@@ -168,11 +170,15 @@ def _plan(name: str | None) -> str | None:
     return name and re.sub(r"@.*/", "@", name)
 
 
-def _cell(cell: Cell) -> Json:
+def _scores(whole: Results) -> tuple[str, ...]:
+    return CHECKED if whole.settings.get("check") and whole.judge is None else SCORES
+
+
+def _cell(cell: Cell, kept: tuple[str, ...]) -> Json:
     place = {name: getattr(cell, name) for name in ("model", "steps", "temperature", "n")}
     place |= {} if cell.top_p == 1 else {"top_p": cell.top_p}
     place |= {"timed": short(cell.timed)} if cell.timed else {}
-    scores = {name: _triple(cell.scores[name]) for name in SCORES if name in cell.scores}
+    scores = {name: _triple(cell.scores[name]) for name in kept if name in cell.scores}
     return {**place, "plan": _plan(cell.plan), "nfe": short(cell.nfe), "seconds": short(cell.seconds), **scores}
 
 

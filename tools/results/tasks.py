@@ -109,6 +109,30 @@ def tasks_uniform(runs: Runs) -> Table:
     return Table(note, head_row, rows)
 
 
+def tasks_shadows(runs: Runs) -> Table:
+    """Valid 4 x 4 grids of the masked and of the uniform model, by what `unmask evaluate` found."""
+    said = runs["shadows-sudoku4"].said
+    counts = sorted({c["steps"] for c in said["cells"]})
+    rows = []
+    for model, plan in dict.fromkeys((c["model"], c["plan"]) for c in said["cells"]):
+        mine = {c["steps"]: c for c in said["cells"] if (c["model"], c["plan"]) == (model, plan)}
+        rows.append([model, f"`{plan}`", *(_shadow(mine.get(N)) for N in counts)])
+    texts = " or ".join(f"{n:,}" for n in sorted({c["n"] for c in said["cells"]}))
+    note = (
+        f"Right 4 x 4 grids in per cent, {texts} a cell, ± half of the 95% interval; in brackets the forwards, where "
+        "they are not the steps. A dash was not measured."
+    )
+    return Table(note, ["model", "plan \\ steps", *map(str, counts)], rows)
+
+
+def _shadow(one: Json | None) -> str:
+    if one is None:
+        return NOTHING
+    nfe = "" if one["nfe"] == one["steps"] else f" ({one['nfe']:.3g})"
+    share = {"scores": {"valid": one["check_valid"][0]}, "score": "valid", "n": one["n"]}
+    return right(share) + nfe
+
+
 def tasks_figure(runs: Runs) -> bytes:
     """Right texts against forwards, a line a plan: full without the head, dashed with it."""
     from matplotlib import rc_context
@@ -142,5 +166,5 @@ def _line(axis: Any, run: Run, plan: str, model: str, line: str) -> None:
 
 
 TASK_TABLES: dict[str, Callable[[Runs], Table]] = {
-    table.__name__.replace("_", "-"): table for table in (tasks_sudoku4, tasks_uniform)
+    table.__name__.replace("_", "-"): table for table in (tasks_sudoku4, tasks_uniform, tasks_shadows)
 }
