@@ -7,6 +7,7 @@ import pytest
 from unmask.core.errors import UserError
 from unmask.studies.evaluate import evaluate
 from unmask.studies.questions import ask, final_number, frontier, read_questions
+from unmask.studies.report import write_report
 from unmask.studies.report.tables import questions as table
 from unmask.studies.results import read_results
 
@@ -72,6 +73,19 @@ def test_evaluate_asks_every_masked_model_at_every_number_of_steps(scene, tmp_pa
     assert all(row["exact_match"] == 0 and row["questions"] == 2 for row in results.questions)
     assert read_results(tmp_path / "out").questions == results.questions
     assert table(results).rows[0][:3] == ["teacher", "2", "0.0% ± 0.0%"]
+    assert results.cells
+
+
+def test_questions_alone_draw_no_other_texts(scene, tmp_path):
+    """A model of billions would take hours over texts of its whole length that nobody asked for."""
+    models, _, _ = scene
+    path = written(tmp_path / "questions.jsonl", [("a b c", "so #### 4"), ("d e", "#### 5")])
+    results = evaluate(models, steps=[2], questions=path, max_new=4, out=tmp_path / "out", device="cpu")
+    assert len(results.questions) == 2
+    assert not results.cells
+    assert not results.bounds
+    assert any("no other texts were drawn" in note for note in results.notes)
+    assert "exact match" in (write_report(results, tmp_path / "out").parent / "report.md").read_text()
 
 
 def test_a_file_without_answers_is_one_line(tmp_path):

@@ -46,6 +46,7 @@ QUICK = "This was a first look (--quick): few texts, few steps, no brackets. Int
 NO_JUDGE = "No judge was given: NELBO, entropy and diversity only; no Gen PPL, no path gap, no speed-up."
 NO_DATA = "No held-out text was given (--data): no NELBO, no coverage, no controls of real text."
 ONLY_BOUNDS = "Only bounds were asked for: nothing was drawn, so there is nothing to judge or compare by entropy."
+ALONE = "Only questions were asked: no other texts were drawn. With --judge, --data or --check they are."
 NOT_COMPARED = "There is no student to compare with the teacher: it ran in --steps, and --control_steps did nothing."
 
 
@@ -85,7 +86,8 @@ def evaluate(
         _check(study, bool(entries))
         check = None if study.check is None else load_check(study.check)
         strings = {name: read_texts(path) for name, path in files.items()}
-        design = _design(study, entries, notes)
+        alone = questions is not None and not (files or study.judge or study.data or study.check)
+        design = _design(study, entries, notes, draws=not (study.only_bounds or alone))
         tokenizer, length = _shape(entries, strings)
         theirs = _foreign(strings, files, tokenizer, length if entries else None, study.n, notes)
         held = _held_out(study, tokenizer, length, notes)
@@ -95,7 +97,7 @@ def evaluate(
         real = None if held is None or study.only_bounds else _halves(held, study.n)
         _check_mauve(study, real)
         notes += [QUICK] if study.quick else []
-        notes += _undrawn(study) if study.only_bounds else [NO_JUDGE] if judge is None else []
+        notes += [] if judge is not None else [NO_JUDGE] if design.draws or not entries else _undrawn(study, alone)
         store = None if judge is None else Store.open()
         measure = Measure(judge, study.protocol, real, store, study.seed, check, study.mauve)
         pool = held if real is None else real.pool
@@ -169,7 +171,7 @@ def _check_mauve(study: Study, real: RealText | None) -> None:
         need_mauve()
 
 
-def _design(study: Study, entries: Sequence[Entry], notes: list[str]) -> Design:
+def _design(study: Study, entries: Sequence[Entry], notes: list[str], *, draws: bool) -> Design:
     """The grid of cells, with the defaults that depend on the models."""
     temperatures = sorted(set(study.temperatures or TEMPERATURES), reverse=True)
     if not entries:
@@ -181,7 +183,7 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str]) -> Design:
     steps = sorted(set(study.steps or ())) or _usual_steps(length, plans_on_grids(study.plans, ()), notes)
     plans = plans_on_grids(study.plans, steps)
     control = sorted({*(study.control_steps or _doublings(length)), *steps})
-    design = Design(entries, plans, steps, control, temperatures, draws=not study.only_bounds)
+    design = Design(entries, plans, steps, control, temperatures, draws=draws)
     if design.draws and design.compares:
         _check_control(plans, steps, control)
     if study.control_steps and not design.others and design.draws and not study.quick:
@@ -313,11 +315,13 @@ def _controls(real: RealText | None, notes: list[str]) -> dict[str, Texts]:
 # --- what a reader should know ----------------------------------------------------------------------------------------
 
 
-def _undrawn(study: Study) -> list[str]:
+def _undrawn(study: Study, alone: bool) -> list[str]:
     """Which options are about texts that nobody draws; a recipe may have set them, so they are named, not rejected."""
     drawn = ("temperatures", "control_steps", "top_ps")
     asked = [f"--{name}" for name in drawn if getattr(study, name) is not None]
-    return [ONLY_BOUNDS] + ([f"{' and '.join(asked)} did nothing: only what is drawn has them."] if asked else [])
+    return [ALONE if alone else ONLY_BOUNDS] + (
+        [f"{' and '.join(asked)} did nothing: only what is drawn has them."] if asked else []
+    )
 
 
 def _untimed(cells: Sequence[Cell]) -> list[str]:
