@@ -46,6 +46,13 @@ def test_a_run_is_loaded_beside_its_model(folder):
     assert 0 < abs(with_head - without) < 0.5
 
 
+def test_a_head_is_trained_for_the_plan_and_the_steps_that_are_wanted(folder):
+    made = unmask.train(
+        folder / "corpus", objective="chain", from_=folder / "base", plan="comb", plan_steps=[2, 4], **QUICK
+    )
+    assert (made.step_law.facts["plans"], made.step_law.facts["steps"]) == (["comb"], [2, 4])
+
+
 def test_a_model_with_its_head_is_saved_and_loaded_whole(folder, tmp_path):
     made = unmask.load(folder / "run")
     unmask.save(made, tmp_path / "whole")

@@ -51,7 +51,7 @@ def train(
     process: str | None = None,
     schedule: Literal["log_linear", "cosine"] | None = None,
     plan: str = "iid",
-    plan_steps: int | None = None,
+    plan_steps: int | Sequence[int] | None = None,
     exact_counts: bool = False,
     from_: Checkpoint | str | Path | None = None,
     family: str | None = None,
@@ -81,8 +81,8 @@ def train(
         schedule: how fast it is corrupted (default: that of --from, else log_linear)
         plan: which positions are masked together: iid, permutation, golden, van_der_corput, dilated, stride,
             comb or rotation
-        plan_steps: train on exactly the views that sampling meets in so many steps on this plan with the grid rank
-            (default: views of all times, the usual ELBO)
+        plan_steps: train on exactly the views that sampling meets in so many steps on this plan with the grid rank; a
+            chain takes several numbers (default: views of all times, the usual ELBO; of a chain 2 4 8 16)
         exact_counts: mask exactly k tokens of a text, k drawn evenly from 1 to its length: the same ELBO, less noise
     Model:
         from_: start from the weights of this checkpoint instead of random ones
@@ -97,8 +97,11 @@ def train(
         dropout: share of features dropped in training (default: the model's)
         set_: any other part of the shape, for families of other options
     """
+    counts = [plan_steps] if isinstance(plan_steps, int) else plan_steps
+    if counts is not None and len(counts) != 1 and objective != "chain":
+        raise UserError(f"plan_steps is one number of sampling steps, not {list(counts)}: only a chain takes several")
     own_plan = None if plan == "iid" or objective == "chain" else plan
-    own_steps = None if objective == "chain" else plan_steps
+    own_steps = None if objective == "chain" or counts is None else counts[0]
     _check_settings(objective, process=None if objective == "chain" else process, schedule=schedule, plan=own_plan,
                     plan_steps=own_steps, exact_counts=exact_counts or None)  # fmt: skip
     if objective != "duo" and soft != SoftStart():
@@ -111,7 +114,7 @@ def train(
         beside = {"process": process, "schedule": schedule, "lora": adapter.lora or None}
         if clash := [name for name, value in beside.items() if value is not None]:
             raise UserError(f"a chain leaves its model as it is: leave out --{clash[0]}")
-        return _chain(from_, corpora, trainer, length, wrap, weights, plan, plan_steps, family or preset,
+        return _chain(from_, corpora, trainer, length, wrap, weights, plan, counts, family or preset,
                       {**shape, **(set_ or {})})  # fmt: skip
     if from_ is not None:
         if family or preset or set_ or any(value is not None for value in shape.values()):
@@ -132,13 +135,13 @@ def train(
     loader = _loader(data, corpora, tokenizer, length, weights, wrap, trainer.seed)
     if process is not None or schedule is not None:
         noise = process_named(process or noise.name, schedule_named(schedule) if schedule else noise.schedule)
-    loss = _objective(objective, process=noise, plan=plan, plan_steps=plan_steps, exact_counts=exact_counts, soft=soft)
+    loss = _objective(objective, process=noise, plan=plan, plan_steps=own_steps, exact_counts=exact_counts, soft=soft)
     return trainer.fit(model, loss, loader, facts={"from": start})
 
 
 def _chain(
     from_: Any, corpora: list[ShardSet], trainer: Trainer, length: int | None, wrap: bool,
-    weights: Sequence[float] | None, plan: str, plan_steps: int | None, another: str | None, shape: dict[str, Any],
+    weights: Sequence[float] | None, plan: str, counts: Sequence[int] | None, another: str | None, shape: dict[str, Any],
 ) -> Checkpoint:  # fmt: skip
     """A chain beside a model, of which nothing is trained."""
     if from_ is None or another:
@@ -148,7 +151,7 @@ def _chain(
     length = base.model.length if length is None else length
     loader = Loader(corpora, length, weights=weights, seed=trainer.seed, wrap=wrap)
     chosen: dict[str, Any] = {} if plan == "iid" else {"plans": (plan,)}
-    chosen |= {} if plan_steps is None else {"steps": (plan_steps,)}
+    chosen |= {} if counts is None else {"steps": tuple(counts)}
     given = {name: value for name, value in shape.items() if value is not None}
     chosen |= {"teacher_steps": given.pop("teacher_steps")} if "teacher_steps" in given else {}
     alone = dataclasses.replace(base, step_law=Factorised())
@@ -188,7 +191,7 @@ def distill(
     window: Sequence[float] | None = None,
     snapshot: Literal["raw", "ema"] | None = None,
     plan: str | None = None,
-    plan_steps: Sequence[int] | None = None,
+    plan_steps: int | Sequence[int] | None = None,
     guard: Literal["warn", "stop", "off"] = "warn",
     bounds: Bounds,
     judge: str | None = None,
