@@ -141,7 +141,8 @@ def train(
 
 def _chain(
     from_: Any, corpora: list[ShardSet], trainer: Trainer, length: int | None, wrap: bool,
-    weights: Sequence[float] | None, plan: str, counts: Sequence[int] | None, another: str | None, shape: dict[str, Any],
+    weights: Sequence[float] | None, plan: str, counts: Sequence[int] | None, another: str | None,
+    shape: dict[str, Any],
 ) -> Checkpoint:  # fmt: skip
     """A chain beside a model, of which nothing is trained."""
     if from_ is None or another:
