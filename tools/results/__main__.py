@@ -29,7 +29,7 @@ def pages(docs: Path) -> list[Path]:
 
 
 def slim_runs(results: Path, name: str | None, paths: list[str]) -> None:
-    """Slim one run, from where its command leaves it or from the paths given; without a name, all that are there."""
+    """Slim one run, from what its command left by now or from the paths given; without a name, all that are there."""
     from tools.results.slim import named_source, slim
 
     runs = {run: outs for study in read_studies(results).values() for run, outs in study.runs.items()}
@@ -37,8 +37,9 @@ def slim_runs(results: Path, name: str | None, paths: list[str]) -> None:
         raise unknown("run in studies.yaml", name, runs)
     for run in [name] if name else runs:
         sources = paths or runs[run]
-        there = sources if name else [source for source in sources if named_source(source)[1].is_file()]
-        if there:
+        there = paths or [source for source in sources if named_source(source)[1].is_file()]
+        if there or name:
+            there = there or sources  # which says what is not there
             print(f"{run}: {slim(there, results / f'{run}.json'):,} bytes, {len(sources) - len(there)} files not there")
 
 
