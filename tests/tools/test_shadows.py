@@ -1,5 +1,10 @@
 """The tables and outcomes of studies/duo: of made-up numbers their arithmetic, and a word where nothing was run."""
 
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from tools.results.outcomes import shadows_predictions
@@ -86,6 +91,28 @@ def test_speed_and_grids_are_held_against_what_was_registered():
         ["2.9, 2.5; 20% of the memory", "failed"],
         ["1.60, 2.50; 40%, 30% of the memory", "held"],
     ]
+
+
+def test_mauve_goes_from_features_to_its_table(tmp_path, monkeypatch, capsys):
+    """Of features.py's arrays; the score itself is the package's, and stands for itself here."""
+    place = Path(__file__).parents[2] / "studies" / "duo" / "features.py"
+    spec = importlib.util.spec_from_file_location("features", place)
+    features = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(features)
+    score = Score.drawn(0.5, torch.tensor([0.4, 0.6]).double(), 3, "MAUVE", {})
+    monkeypatch.setattr(features, "mauve", lambda drawn, real, least: score)
+    about = json.dumps({"features": "MAUVE", "judge": {"name": "pocket-judge"}, "seed": 0, "machine": [{}]})
+    cells = {"real": np.zeros((4, 2)), "duo greedy_tail 8 9.0": np.ones((3, 2))}
+    np.savez(tmp_path / "features-duo.npz", about=np.array(about), **cells)
+    words = ["features.py", "table", str(tmp_path / "features-duo.npz"), "--out", str(tmp_path / "mauve.json")]
+    monkeypatch.setattr("sys.argv", words)
+    features.main()
+    assert "| duo | greedy_tail | 8 | 9.0 | 0.500 |" in capsys.readouterr().out
+    slim([tmp_path / "mauve.json"], tmp_path / "shadows-mauve.json")
+    table = EVERY["shadows-mauve"](Runs(tmp_path))
+    assert "3 texts on each side" in table.note
+    assert table.rows[0][:2] == ["uniform (Duo)", "`greedy_tail`"]
+    assert table.rows[0][2].startswith("0.500 ± ")
 
 
 @pytest.mark.parametrize("name", TABLES)
