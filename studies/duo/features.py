@@ -1,13 +1,15 @@
 """MAUVE in two halves: features where the GPU is, the clustering where the package mauve-text is.
 
-python studies/duo/features.py make NAME=MODEL --data HELD --n 2048 --steps 8 32 --out features.npz
-python studies/duo/features.py table features-*.npz
+python studies/duo/features.py make NAME=MODEL --data HELD --n 2048 --steps 8 32 --out features-NAME.npz
+python studies/duo/features.py table features-*.npz --out mauve.json
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,8 @@ from unmask.metrics.texts import held_out, of_samples
 from unmask.sampling.verbs import sample
 
 PLANS = {True: ("comb", "iid"), False: ("ancestral", "greedy_tail")}  # by whether the process goes by a plan
-REAL = "real"
+REAL, ABOUT = "real", "about"
+MACHINE = ("unmask", "revision", "torch", "python", "device", "time")
 
 
 def make(told: argparse.Namespace) -> None:
@@ -33,21 +36,30 @@ def make(told: argparse.Namespace) -> None:
             drawn = sample(checkpoint, told.n, steps, plan=plan, seed=told.seed)
             key = f"{name} {plan} {steps} {drawn.record['nfe']:.1f}"
             found[key] = judge_features(judge, of_samples(drawn, checkpoint.tokenizer))
-    np.savez_compressed(told.out, **{key: value.astype(np.float16) for key, value in found.items()})
+    machine = {name: drawn.record.get(name) for name in MACHINE}
+    about = json.dumps({"features": "MAUVE", "judge": judge.record(), "seed": told.seed, "machine": [machine]})
+    np.savez_compressed(told.out, **{ABOUT: np.array(about)}, **{key: v.astype(np.float16) for key, v in found.items()})
 
 
 def table(told: argparse.Namespace) -> None:
     """MAUVE of each against as many real texts as there are of both."""
+    about: dict[str, Any] = {}
+    cells = []
     print("| model | plan | steps | NFE | MAUVE | 95% | texts |\n| --- | --- | ---: | ---: | ---: | --- | ---: |")
     for file in told.files:
         with np.load(file) as found:
-            real = found[REAL].astype(np.float64)
-            for key in (key for key in found if key != REAL):
+            real, about = found[REAL].astype(np.float64), json.loads(str(found[ABOUT]))
+            for key in (key for key in found if key not in (REAL, ABOUT)):
                 drawn = found[key].astype(np.float64)
                 few = min(len(real), len(drawn))
                 score = mauve(drawn[:few], real[:few], least=2)
-                cells = [*key.split(), f"{score.value:.3f}", f"{score.low:.3f} to {score.high:.3f}", str(few)]
-                print("|", " | ".join(cells), "|", flush=True)
+                name, plan, steps, nfe = key.split()
+                ends = {"n": few, "mauve": [score.value, score.low, score.high]}
+                cells.append({"model": name, "plan": plan, "steps": int(steps), "nfe": float(nfe), **ends})
+                words = [*key.split(), f"{score.value:.3f}", f"{score.low:.3f} to {score.high:.3f}", str(few)]
+                print("|", " | ".join(words), "|", flush=True)
+    if told.out:
+        told.out.write_text(json.dumps({**about, "cells": cells}), encoding="utf-8")
 
 
 def main() -> None:
@@ -64,6 +76,7 @@ def main() -> None:
     one.set_defaults(run=make)
     two = verbs.add_parser("table")
     two.add_argument("files", type=Path, nargs="+")
+    two.add_argument("--out", type=Path, help="where to write the same as JSON, for python -m tools.results")
     two.set_defaults(run=table)
     told = parser.parse_args()
     told.run(told)

@@ -1,66 +1,56 @@
 #!/usr/bin/env bash
 # Which shadow is better for few steps? Rounds of MCD on a masked model beside rounds of DCD on uniform ones, and what all
 # of them are worth at equal forwards.
-#   CORPUS=corpora/teacher HELD=corpora/judge MDLM=runs/mdlm DUO=runs/duo CURRICULUM=runs/duo-curriculum AR=runs/ar \
+#   CORPUS=corpora/teacher HELD=corpora/judge MDLM=runs/duo/mdlm DUO=runs/duo/duo CURRICULUM=runs/duo/curriculum AR=runs/duo/ar \
 #       OUT=runs/shadows bash studies/duo/run.sh
 # CORPUS is distilled on, HELD is scored on. CURRICULUM and AR may be left out; then DCD starts from DUO. Lanes go side by
-# side on one GPU, and all ends within LIMIT seconds. Rounds that are not done after SHARE per cent of them end, and the
+# side on one GPU, and all ends within TIME seconds. Rounds that are not done after SHARE per cent of them end, and the
 # student of the last whole round is scored. A stage that fails stops no other and is named at the end. KEEP gets, anew
-# after every stage, results.tgz (tables, reports, logs), features.tar (for features.py, where mauve-text is) and the last
-# students in bf16. Stopped, the same call goes on. At toy size, in minutes on a CPU: TOY=1 CORPUS=... (a model of 16 tokens
-# a text will do)
+# after every stage, results.tgz (all that tables are made of, logs, features.npz of every model for features.py, where
+# mauve-text is) and the last students in bf16 (students.00, ...). Stopped, the same call goes on. With results.tgz
+# unpacked in OUT, `shadows` in docs/results/studies.yaml says how the page is made.
+# At toy size, in minutes on a CPU: TOY=1 CORPUS=... (a model of 16 tokens a text will do)
 set -uo pipefail
 : "${CORPUS:?a folder of unmask prepare, with the tokenizer of the models}" "${HELD:?a folder with held-out text}"
-: "${MDLM:?a masked model}" "${DUO:?a uniform model}" "${CURRICULUM:=}" "${AR:=}" "${OUT:=runs/shadows}" "${KEEP:=$OUT/kept}"
+: "${MDLM:?a masked model}" "${DUO:?a uniform model}" "${CURRICULUM:=}" "${AR:=}" "${OUT:=runs/shadows}" "${TIME:=540}"
 : "${ROUNDS:=5}" "${ROUND_STEPS:=200}" "${DELTA:=0.0078125}" "${JUDGE:=pocket-judge}" "${TEXTS:=512}" "${BLOCKS:=504}"
-: "${COUNTS:=4 8 16 32 64}" "${FIRST:=4 8}" "${HEATS:=1.0 0.85}" "${MAUVE:=504}" "${MAUVE_COUNTS:=8 32}" "${LIMIT:=540}"
+: "${COUNTS:=4 8 16 32 64}" "${FIRST:=4 8}" "${HEATS:=1.0 0.85}" "${MAUVE:=504}" "${MAUVE_COUNTS:=8 32}"
 : "${SHARE:=45}" "${TOY:=}" "${FLAGS:=--batch 128 --lr 3e-4 --warmup 100 --ema 0.999 --precision bf16 --eval_every 200}"
 MASKED="comb iid" UNIFORM="ancestral greedy_tail psi:share=0.05"
 if [ -n "$TOY" ]; then
-  ROUNDS=2 ROUND_STEPS=2 DELTA=0.125 TEXTS=6 BLOCKS=6 COUNTS="2 4" FIRST=2 MAUVE=8 MAUVE_COUNTS=4 FLAGS="--batch 4 --warmup 1"
+  ROUNDS=2 ROUND_STEPS=2 DELTA=0.125 TEXTS=6 BLOCKS=6 COUNTS="4 8" FIRST=4 MAUVE=8 MAUVE_COUNTS=4 FLAGS="--batch 4 --warmup 1"
 fi
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2}
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "$OUT/logs" "$OUT/features" "$OUT/bf16" "$KEEP"
-end=$((LIMIT - 20)) # what takes a while to leave has 10 seconds, the last table the rest
-say() { echo "$(date +%T) after $SECONDS s: $*"; }
+. "$here/../common.sh"
+deadline $((TIME - 20)) # the last table and the last file take the rest
+mkdir -p "$OUT/bf16"
 
-by() { # SECOND ARGUMENTS...: python, until then. --foreground: else it may signal twice, which means leave at once
-  local left=$(($1 - SECONDS)) code=0 said="${*:2}"
-  timeout --foreground -k 10 "$((left > 1 ? left : 1))" "${PYTHON:-python3}" "${@:2}" || code=$?
-  [ $code = 0 ] || say "ended with $code ($([ $code = 124 ] && echo "its time was up" || echo failed)): ${said:0:160}" >&2
-  return $code
-}
-
-keep() { # at once, so that nothing is lost if time runs out
+keep() { # NAME: the student's weights too
   (
-    flock 9
+    flock 8
+    [ -z "${1:-}" ] || { narrow "$1" "$OUT/bf16/$2" && slices "$OUT/bf16" students; }
     "${PYTHON:-python3}" "$here/table.py" "$OUT" >"$OUT/.table" && mv "$OUT/.table" "$OUT/table.md"
-    (cd "$OUT" && find . \( -name 'results.json' -o -name 'per-text.json.xz' -o -name 'report.*' -o -name 'rounds.json' \
-      -o -name 'metrics.jsonl' -o -name '*.log' -o -name '*.md' \) -not -path './cells/*' -print0 | tar --null -czf .results -T -)
-    mv "$OUT/.results" "$KEEP/results.tgz"
-    tar -cf "$KEEP/.features" -C "$OUT/features" . && mv "$KEEP/.features" "$KEEP/features.tar"
-    tar -cf "$KEEP/.students" -C "$OUT/bf16" . && mv "$KEEP/.students" "$KEEP/students.tar"
-  ) 9>"$OUT/lock"
+  ) 8>"$OUT/lock-kept"
+  results
 }
 
 distil() { # NAME TEACHER METHOD OPTIONS...
   # shellcheck disable=SC2086
-  by $((end * SHARE / 100)) -m unmask distill --teacher "$2" --method "$3" --data "$CORPUS" --rounds "$ROUNDS" \
+  LIMIT=$((TIME * SHARE / 100)) unmask distill --teacher "$2" --method "$3" --data "$CORPUS" --rounds "$ROUNDS" \
     --round_steps "$ROUND_STEPS" --delta "$DELTA" $FLAGS --save_every 100000 --samples 64 --sample_steps 8 --no-progress \
     --no-tensorboard --out "$OUT/$1" "${@:4}"
 }
 
 bounds() { # NAME COUNTS MODELS...
   # shellcheck disable=SC2086
-  by $end -m unmask evaluate --only_bounds --data "$HELD" -n "$BLOCKS" --models "${@:3}" --plans $MASKED $UNIFORM --steps $2 \
+  unmask evaluate --only_bounds --data "$HELD" -n "$BLOCKS" --models "${@:3}" --plans $MASKED $UNIFORM --steps $2 \
     --cells "$OUT/cells" --out "$OUT/bounds-$1"
   keep
 }
 
 written() { # NAME COUNTS MODELS...
   # shellcheck disable=SC2086
-  by $end -m unmask evaluate --models "${@:3}" --plans $MASKED $UNIFORM --steps $2 --temperatures $HEATS -n "$TEXTS" \
+  unmask evaluate --models "${@:3}" --plans $MASKED $UNIFORM --steps $2 --temperatures $HEATS -n "$TEXTS" \
     --data "$HELD" --judge "$JUDGE" --no-bracket --no-bounds --cells "$OUT/cells" --out "$OUT/written-$1"
   keep
 }
@@ -72,8 +62,8 @@ worth() { # NAME FOLDER: the steps that count first, then all; what the first ca
     written "$1" "$counts" "teacher=$2"
   done
   # shellcheck disable=SC2086
-  by $end "$here/features.py" make "$1=$2" --data "$HELD" --judge "$JUDGE" --n "$MAUVE" --steps $MAUVE_COUNTS \
-    --out "$OUT/features/features-$1.npz"
+  python "$here/features.py" make "$1=$2" --data "$HELD" --judge "$JUDGE" --n "$MAUVE" --steps $MAUVE_COUNTS \
+    --out "$OUT/features-$1.npz"
   keep
   say "$1 is scored"
 }
@@ -84,8 +74,7 @@ student() { # NAME TEACHER METHOD OPTIONS...: from its rounds to what the last w
   last=$(find "$OUT/$1/rounds" -mindepth 1 -maxdepth 1 -name '[0-9]*' 2>/dev/null | sort -V | tail -n 1)
   [ -n "$last" ] || { say "ended with no round of $1"; return 1; }
   say "$1 has the student of round ${last##*/} of $ROUNDS"
-  by $end -c 'import sys, torch; from unmask.checkpoint.io import load, save
-save(load(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$last" "$OUT/bf16/$1"
+  keep "$last" "$1"
   worth "$1" "$last"
 }
 
@@ -103,5 +92,5 @@ worth duo "$DUO" >"$OUT/logs/duo.log" 2>&1 &
 wait
 keep
 cat "$OUT/table.md"
-grep -H "ended with" "$OUT"/logs/*.log
+named_failures
 say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"

@@ -145,12 +145,12 @@ def test_samples_follow_the_enumerated_law(plan: str, grid: str, steps: int) -> 
     assert drawn.record["plan"]["name"] == chosen.name
 
 
-@pytest.mark.parametrize(("temperature", "top_p"), [(0.5, 1.0), (1.0, 0.7)])
-def test_a_sharper_law_is_sharper_inside_the_posterior(temperature: float, top_p: float) -> None:
+@pytest.mark.parametrize(("plan", "temperature", "top_p"), [("psi:share=0.3", 0.5, 1.0), ("ancestral", 1.0, 0.7)])
+def test_a_sharper_law_is_sharper_inside_the_posterior(plan: str, temperature: float, top_p: float) -> None:
     how = {"temperature": temperature, "top_p": top_p, "seed": 5, "batch": N // 2, "device": "cpu"}
-    drawn = sample(Checkpoint(Toy(), Uniform()), N, 3, **how)  # type: ignore[arg-type]
-    plan, times = any_plan("ancestral"), make_grid("uniform", 3).times
-    law_X = sampled_law(plan, Toy(), times, heat=temperature, top_p=top_p)  # type: ignore[arg-type]
+    drawn = sample(Checkpoint(Toy(), Uniform()), N, 3, plan=plan, **how)  # type: ignore[arg-type]
+    chosen, times = any_plan(plan), make_grid("uniform", 3).times
+    law_X = sampled_law(chosen, Toy(), times, heat=temperature, top_p=top_p)  # type: ignore[arg-type]
     assert p_value(drawn.tokens, law_X) > 1e-3
 
 

@@ -59,17 +59,17 @@ def test_a_lane_that_fails_takes_no_other_along(tmp_path):
     assert "| curriculum | `comb` | 2 | 2.00 | 0.5000 |" in said
     assert "| uniform |" not in said
     assert "uniform.log" in said
-    assert "ended with 1 (failed): -m unmask train" in said
-    with tarfile.open(out / "kept" / "tasks.tgz") as kept:
-        assert "drawn-masked/results.json" in kept.getnames()
+    assert "ended with 1 (failed): python -m unmask train" in said
+    with tarfile.open(out / "kept" / "results.tgz") as kept:
+        assert "./drawn-masked/results.json" in kept.getnames()
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the scripts are for a machine with a GPU")
 def test_the_student_of_the_last_whole_round_is_scored(tmp_path):
     said, out = ran(tmp_path, "run.sh", CORPUS="c", HELD="h", MDLM="m", DUO="d")
     assert "| dcd | `comb` |  | 4.5 | 4.5 |" in said
-    assert "| mcd | `comb` | 2 | 2.0 | 1 |" in said
-    assert "ended with 1 (failed): -m unmask distill" in said
+    assert "| mcd | `comb` | 4 | 4.0 | 1 |" in said
+    assert "ended with 1 (failed): python -m unmask distill" in said
     assert "round 1 of 2" in (out / "logs" / "dcd.log").read_text()
     bounds = json.loads((out / "bounds-dcd" / "results.json").read_text())["likelihood"]
-    assert [bound["steps"] for bound in bounds] == [2, 4]
+    assert [bound["steps"] for bound in bounds] == [4, 8]

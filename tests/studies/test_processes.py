@@ -77,7 +77,7 @@ def test_a_duo_and_an_mdlm_stand_side_by_side(scene, network, tmp_path) -> None:
         assert off < 5 * bound.scores["per_token"]["stderr"] or bound.plan == "psi:share=0.1"
     said = " ".join(results.notes)
     assert "No NELBO on greedy_tail: it ends with the likeliest tokens" in said
-    assert "No path_gap of duo: the sampler gives these texts no log q" in said
+    assert "No path_gap of duo: the sampler gives these texts no log q, and so they have no own entropy" in said
     report([tmp_path], out=tmp_path / "page")
     assert "psi:share=0.1" in (tmp_path / "page" / "report.html").read_text()
 

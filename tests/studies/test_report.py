@@ -127,7 +127,16 @@ def test_what_cannot_be_compared_is_said() -> None:
         cells=[cell for cell in results.cells if cell.model in others],
         bounds=[bound for bound in results.bounds if bound.model in others],
     )
-    assert headline(analyse(no_student, draws=50)).words == "Measured, not compared"
+    found = headline(analyse(no_student, draws=50))
+    assert found.words == "Measured, not compared"
+    assert "no student beside a teacher" in found.ends
+    own = [  # as of a uniform process
+        dataclasses.replace(cell, ratios={name: r for name, r in cell.ratios.items() if name != "sampler_entropy"})
+        for cell in results.cells
+    ]
+    found = headline(analyse(dataclasses.replace(results, cells=own), draws=50))
+    assert found.words == "Measured, not compared"
+    assert "have no own entropy at which to compare them" in found.ends
 
 
 # --- no more than its interval ----------------------------------------------------------------------------------------

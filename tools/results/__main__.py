@@ -25,20 +25,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def pages(docs: Path) -> list[Path]:
     """The pages that may have tables."""
-    return [docs / "results.md", *sorted(docs.glob("studies/*.md"))]
+    return [docs / "results.md", docs / "speed.md", *sorted(docs.glob("studies/*.md"))]
 
 
-def slim_runs(results: Path, name: str | None, paths: list[Path]) -> None:
-    """Slim one run, from where its command leaves it or from the paths given; without a name, all that are there."""
-    from tools.results.slim import file_of, slim
+def slim_runs(results: Path, name: str | None, paths: list[str]) -> None:
+    """Slim one run, from what its command left by now or from the paths given; without a name, all that are there."""
+    from tools.results.slim import named_source, slim
 
     runs = {run: outs for study in read_studies(results).values() for run, outs in study.runs.items()}
     if name is not None and name not in runs:
         raise unknown("run in studies.yaml", name, runs)
     for run in [name] if name else runs:
-        sources = paths or [Path(out) for out in runs[run]]
-        there = sources if name else [source for source in sources if file_of(source).is_file()]
-        if there:
+        sources = paths or runs[run]
+        there = paths or [source for source in sources if named_source(source)[1].is_file()]
+        if there or name:
+            there = there or sources  # which says what is not there
             print(f"{run}: {slim(there, results / f'{run}.json'):,} bytes, {len(sources) - len(there)} files not there")
 
 
@@ -79,7 +80,7 @@ def main(words: list[str] | None = None) -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     small = verbs.add_parser("slim", help="keep of results.json what the tables need, as docs/results/RUN.json")
     small.add_argument("name", nargs="?", help="a run of studies.yaml (default: every one that is there)")
-    small.add_argument("paths", nargs="*", type=Path, help="its results.json files (default: where they are left)")
+    small.add_argument("paths", nargs="*", help="its files, or NAME=FILE (default: where they are left)")
     work = verbs.add_parser("run", help="run the commands of studies, those that were not finished yet")
     work.add_argument("studies", nargs="+", help="studies of studies.yaml")
     work.add_argument("--jobs", type=int, default=1, help="commands at a time")
@@ -91,7 +92,7 @@ def main(words: list[str] | None = None) -> int:
         "--program", type=shlex.split, default=[sys.executable, "-m", "unmask"], help="how to call unmask"
     )
     page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figures")
-    page.add_argument("pages", nargs="*", type=Path, help="pages (default: docs/results.md and docs/studies/*.md)")
+    page.add_argument("pages", nargs="*", type=Path, help="pages (default: results, speed and studies/*)")
     again = verbs.add_parser("check", help="work out again what runs say, from what single texts gave")
     again.add_argument("runs", nargs="*", help="runs (default: all that have single texts)")
     given = parser.parse_args(words)

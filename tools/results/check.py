@@ -39,7 +39,7 @@ def check(run: Run, path: Path) -> tuple[int, list[str]]:
         count += 1
         if not agree(said, [found.value, found.low, found.high]):
             wrong.append(f"{what}: {said} is {found.value:.6g} [{found.low:.6g}, {found.high:.6g}]")
-    again = matches(_bounds(run, single), seed)
+    again = matches(bounds_of(run, single), seed)
     points, kept = (_points(curves) for curves in (again, run.said.get("matches", [])))
     count += len(points)
     if points.keys() != kept.keys():
@@ -67,14 +67,15 @@ def _pairs(run: Run, single: Json) -> Iterator[tuple[str, Any, Ratio]]:
         where = " ".join(str(cell.get(name)) for name in ("model", "plan", "steps", "temperature", "top_p"))
         for name, ratio in ratios.items():
             yield f"{where}: {name}", cell[name], ratio_of(ratio)
-    for bound, kept in zip(run.said["likelihood"], _bounds(run, single), strict=True):
+    for bound, kept in zip(run.said["likelihood"], bounds_of(run, single), strict=True):
         where = " ".join(str(bound[name]) for name in ("model", "plan", "steps"))
         yield f"{where}: NELBO", bound["per_token"], kept.ratio
         if kept.per_byte is not None:
             yield f"{where}: NELBO a byte", bound["per_byte"], kept.per_byte
 
 
-def _bounds(run: Run, single: Json) -> list[Bound]:
+def bounds_of(run: Run, single: Json) -> list[Bound]:
+    """The bounds of a run with what single texts gave."""
     found = []
     for said, one in zip(run.said["likelihood"], single["likelihood"], strict=True):
         sizes = None if one["bytes_n"] is None else tuple(one["bytes_n"])

@@ -46,9 +46,16 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
+        if not self.rows:
+            return self.note
         rule = ["---", *["---:"] * (len(self.head) - 1)]
         lines = ["| " + " | ".join(words) + " |" for words in (self.head, rule, *self.rows)]
         return "\n".join([self.note, "", *lines])
+
+
+def not_yet(there: str = "../results.md") -> Table:
+    """In place of the table of a study that was not run yet."""
+    return Table(f"Not measured yet. What we expect is [registered]({there}#registered-predictions).", [], [])
 
 
 def signed(value: float | None, digits: int = 3) -> str:

@@ -49,6 +49,7 @@ class Run:
 
     name: str
     said: Json
+    path: Path | None = None  # where it stands
 
     @property
     def judge(self) -> str:
@@ -93,7 +94,7 @@ class Runs(Mapping[str, Run]):
         said = read_json(path, "slim results")
         if (said.get("format"), said.get("version")) != (FORMAT, VERSION):
             raise UserError(f"{path} was not written by `slim`: make it again")
-        return Run(name, said)
+        return Run(name, said, path)
 
     def __iter__(self) -> Any:
         return (path.stem for path in sorted(self.folder.glob("*.json")))

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tools.results.tasks import kept
 from unmask.core.errors import UserError
 from unmask.core.files import read_json, sha256_file, write_bytes, write_text
 from unmask.metrics.score import Score, paired_draws
+from unmask.studies.entries import TEACHER
 from unmask.studies.merge import merge
 from unmask.studies.results import PER_TEXT, Bound, Cell, Results, pack, read_results, texts_of
 
@@ -33,25 +35,31 @@ CHECKED = ("check_valid",)  # of a study that checks every text and asks no judg
 MACHINE = ("unmask", "revision", "torch", "python", "device", "time", "processes")
 
 
-def slim(sources: Sequence[Path], target: Path) -> int:
-    """Write what is to be kept of one or several files of one kind; returns its size in bytes."""
-    files = [file_of(path) for path in sources]
+def slim(sources: Sequence[str | Path], target: Path) -> int:
+    """Write what is to be kept of one or several files of one kind; returns its size in bytes.
+
+    Of NAME=PATH the model that is called `teacher` there is called NAME: so several studies of one model go together.
+    """
+    named = [named_source(source) for source in sources]
+    files = [path for _, path in named]
     for path in files:
         if not path.is_file():
             raise UserError(f"no results at {path}: run the study's command first, or name the file that it left")
     kinds = {_kind(read_json(path, "results")) for path in files}
-    if len(kinds) > 1 or (kinds == {"task"} and len(files) > 1):
+    if len(kinds) > 1 or (kinds < {"task", "plain"} and len(files) > 1):
         raise UserError(
-            "grids of `fit-plan`, results of `evaluate` and each seed of a task are runs of their own: "
+            "grids of `fit-plan`, results of `evaluate`, a bench, a seed of a task and MAUVE are runs of their own: "
             "slim them under different names"
         )
     single = b""
     if kinds == {"task"}:
         found = short(kept(read_json(files[0], "results")))
+    elif kinds == {"plain"}:  # of a bench, or of MAUVE: short as it is
+        found = short(read_json(files[0], "results"))
     elif kinds == {"grid"}:
         found = _grids(files)
     else:
-        whole, machines = merged([read_results(path) for path in files])
+        whole, machines = merged([called(name, read_results(path)) for name, path in named])
         found, single = _results(whole, machines), pack(single_texts(whole))
         beside = single_file(target)
         write_bytes(beside, single)
@@ -84,7 +92,26 @@ def single_texts(whole: Results) -> Json:
 
 
 def _kind(said: Json) -> str:
-    return "grid" if "fitting_half" in said else "task" if "task" in said else "results"
+    marks = {"fitting_half": "grid", "task": "task", "ratios": "plain", "features": "plain"}
+    return next((kind for mark, kind in marks.items() if mark in said), "results")
+
+
+def named_source(source: str | Path) -> tuple[str | None, Path]:
+    """NAME=PATH or PATH."""
+    name, equals, path = str(source).partition("=")
+    return (name, file_of(Path(path))) if equals and "/" not in name else (None, file_of(Path(source)))
+
+
+def called(name: str | None, run: Results) -> Results:
+    """The same with its `teacher` called by a name."""
+    if name is None:
+        return run
+    new = {TEACHER: name}
+    return replace(
+        run, models={new.get(old, old): about for old, about in run.models.items()},
+        cells=[replace(cell, model=new.get(cell.model, cell.model)) for cell in run.cells],
+        bounds=[replace(bound, model=new.get(bound.model, bound.model)) for bound in run.bounds],
+    )  # fmt: skip
 
 
 def file_of(path: Path) -> Path:

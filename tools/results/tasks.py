@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tools.results.figure import CHOICES, STYLE, svg
+from tools.results.form import not_yet
 from tools.results.runs import Json, Run
 from tools.results.tables import NOTHING, PLANS, Table
 
@@ -18,6 +19,7 @@ KEPT = (
     "entropy", "entropy_stderr", "chi_square",
 )  # fmt: skip
 LOOKS = {**CHOICES, "permutation": ("#5c6470", "X"), "confidence": ("#2e7d32", "h"), "left_to_right": ("#c2185b", "<")}
+LARGE = "shadows-sudoku4-large"
 TASKS = {"tasks-sudoku4": "4 x 4 Sudoku, % of grids valid"}
 Runs = Mapping[str, Run]
 
@@ -111,7 +113,15 @@ def tasks_uniform(runs: Runs) -> Table:
 
 def tasks_shadows(runs: Runs) -> Table:
     """Valid 4 x 4 grids of the masked and of the uniform model, by what `unmask evaluate` found."""
-    said = runs["shadows-sudoku4"].said
+    return _shadows(runs["shadows-sudoku4"].said)
+
+
+def tasks_shadows_large(runs: Runs) -> Table:
+    """The same of larger models, once they were run."""
+    return _shadows(runs[LARGE].said) if LARGE in runs else not_yet()
+
+
+def _shadows(said: Json) -> Table:
     counts = sorted({c["steps"] for c in said["cells"]})
     rows = []
     for model, plan in dict.fromkeys((c["model"], c["plan"]) for c in said["cells"]):
@@ -166,5 +176,6 @@ def _line(axis: Any, run: Run, plan: str, model: str, line: str) -> None:
 
 
 TASK_TABLES: dict[str, Callable[[Runs], Table]] = {
-    table.__name__.replace("_", "-"): table for table in (tasks_sudoku4, tasks_uniform, tasks_shadows)
+    table.__name__.replace("_", "-"): table
+    for table in (tasks_sudoku4, tasks_uniform, tasks_shadows, tasks_shadows_large)
 }

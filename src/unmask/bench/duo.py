@@ -67,7 +67,8 @@ def duo(
         lines = []
         for name, loss in bench.losses.items():
             lines.append(bench.row(name, loss, B, accumulate, repeats, seconds))
-            note(f"{name}: " + ", ".join(f"{cell(lines[-1])} {head}" for head, cell in COLUMNS.items() if head))
+            said = {head: cell(lines[-1]) for head, cell in COLUMNS.items() if head}
+            note(f"{name}: " + ", ".join(f"{value} {head}" for head, value in said.items() if value))
     found = {line["name"]: line for line in lines}
     result: Row = {
         "lines": lines,

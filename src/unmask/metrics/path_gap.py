@@ -90,5 +90,6 @@ def _log_q(texts: Texts) -> Tensor:
     if texts.record.get("remask") is not None:
         raise Unavailable("with remasking, log q of the tokens kept is not that of the text: draw without it")
     if not bool(texts.log_q_T.isfinite().all()):
-        raise Unavailable("the sampler gives these texts no log q: legacy_fp32, or a process that may change tokens")
+        why = "legacy_fp32, or a process that may change tokens"
+        raise Unavailable(f"the sampler gives these texts no log q, and so they have no own entropy: {why}")
     return texts.log_q_T.double()

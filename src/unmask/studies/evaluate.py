@@ -196,7 +196,9 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str], *, draws: 
     scored = [plan for entry in entries if entry.role != "ar" for plan in design.plans_of(entry)]
     if tails := dict.fromkeys(plan.name for plan in scored if plan.greedy):
         notes.append(f"No NELBO on {', '.join(tails)}: it ends with the likeliest tokens; other texts have no chance.")
-    brackets = study.bracket and study.judge is not None and design.draws and design.compares
+    # at equal own entropy, which texts of a process that may change a token do not have
+    has_own = any(entry.checkpoint.process.by_plan for entry in design.teachers)
+    brackets = study.bracket and study.judge is not None and design.draws and design.compares and has_own
     top_ps = sorted(set(study.top_ps or (TOP_PS if brackets and study.top_ps is None else ())), reverse=True)
     return replace(design, top_ps=top_ps, brackets=brackets)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unmask.studies.analysis import credited
+from unmask.studies.analysis import contenders, credited
 from unmask.studies.report.tables import SIGNS, interval, limits
 from unmask.studies.results import Cell, Json, Results
 
@@ -31,8 +31,7 @@ def headline(results: Results) -> Headline:
     texts do not look wrong."""
     entry = results.analysis["headline"]
     if entry is None:
-        why = "no judge was given" if results.judge is None else "there is no student beside a teacher"
-        return Headline("Measured, not compared", f"No speed-up is stated: {why}.")
+        return Headline("Measured, not compared", f"No speed-up is stated: {_why_none(results)}.")
     found = entry["speed_up"]
     about = (
         f"{entry['model']} in {entry['steps']} steps on the plan {entry['plan']} (own entropy {entry['entropy']:.3f} "
@@ -48,6 +47,19 @@ def headline(results: Results) -> Headline:
     if found["faster"]:
         return Headline("Not credited", f"Its texts look wrong: {'; '.join(entry['suspicions'])}.", about)
     return Headline("No speed-up shown", f"{sign}{found['value']:.2f}×, {ends}", about)
+
+
+def _why_none(results: Results) -> str:
+    """Why nothing has a speed-up."""
+    if results.judge is None:
+        return "no judge was given"
+    students = contenders(results)
+    if not (students and results.named("teacher")):
+        return "there is no student beside a teacher"
+    theirs = [cell for cell in results.cells if cell.model in students]
+    if theirs and not any(cell.comparable for cell in theirs):
+        return f"texts of {', '.join(students)} have no own entropy at which to compare them, only bounds compare"
+    return "no plan has both a student's texts and its teacher's"
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
