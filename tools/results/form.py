@@ -39,13 +39,15 @@ JUDGES = ("study-judge", "smollm2")
 
 @dataclass(frozen=True)
 class Table:
-    """A note, a head and rows."""
+    """A note, a head and rows; the note alone where nothing was measured."""
 
     note: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
+        if not self.rows:
+            return self.note
         rule = ["---", *["---:"] * (len(self.head) - 1)]
         lines = ["| " + " | ".join(words) + " |" for words in (self.head, rule, *self.rows)]
         return "\n".join([self.note, "", *lines])

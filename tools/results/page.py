@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from tools.results.chain import CHAIN_TABLES
 from tools.results.runs import Run
 from tools.results.tables import TABLES
 from tools.results.tasks import TASK_TABLES
@@ -14,7 +15,7 @@ from unmask.core.errors import UserError, os_errors, unknown
 from unmask.core.files import write_text
 
 _MARK = re.compile(r"<!-- begin (?P<name>[\w-]+) -->\n(?P<old>.*?)<!-- end (?P=name) -->", re.DOTALL)
-EVERY = TABLES | TASK_TABLES
+EVERY = TABLES | TASK_TABLES | CHAIN_TABLES
 _BEGIN = re.compile(r"<!-- begin ([\w-]+) -->")
 
 

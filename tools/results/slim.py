@@ -40,9 +40,9 @@ def slim(sources: Sequence[Path], target: Path) -> int:
         if not path.is_file():
             raise UserError(f"no results at {path}: run the study's command first, or name the file that it left")
     kinds = {_kind(read_json(path, "results")) for path in files}
-    if len(kinds) > 1 or (kinds == {"task"} and len(files) > 1):
+    if len(kinds) > 1 or (kinds <= {"task", "bench"} and len(files) > 1):
         raise UserError(
-            "grids of `fit-plan`, results of `evaluate` and each seed of a task are runs of their own: "
+            "grids of `fit-plan`, results of `evaluate`, each bench and each seed of a task are runs of their own: "
             "slim them under different names"
         )
     single = b""
@@ -50,6 +50,8 @@ def slim(sources: Sequence[Path], target: Path) -> int:
         found = short(kept(read_json(files[0], "results")))
     elif kinds == {"grid"}:
         found = _grids(files)
+    elif kinds == {"bench"}:
+        found = short(read_json(files[0], "results"))
     else:
         whole, machines = merged([read_results(path) for path in files])
         found, single = _results(whole, machines), pack(single_texts(whole))
@@ -84,7 +86,8 @@ def single_texts(whole: Results) -> Json:
 
 
 def _kind(said: Json) -> str:
-    return "grid" if "fitting_half" in said else "task" if "task" in said else "results"
+    marks = {"fitting_half": "grid", "task": "task", "matmul_tflops": "bench"}
+    return next((kind for mark, kind in marks.items() if mark in said), "results")
 
 
 def file_of(path: Path) -> Path:
