@@ -158,7 +158,8 @@ def test_the_command_prints_what_the_head_is_worth(folder, tmp_path, capsys):
     assert "run: 1 steps" in said
     assert "comb in 2 steps: " in said
     assert "iid in 2 steps: " in said
-    assert said.count("a plan that it was not trained on") == 1
+    assert "golden in 2 steps: " in said
+    assert said.count("a plan that it was not trained on") == 4  # golden, stride, permutation and iid
 
 
 def test_a_head_is_trained_on_where_the_model_has_one(folder, tmp_path):
