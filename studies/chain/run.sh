@@ -77,7 +77,7 @@ cost() { # of a step with the best head, alone on the machine; and the figure of
   [ -n "$head" ] || return
   # shellcheck disable=SC2086
   python -m unmask bench chain --model "$head" --steps $COUNTS --batches $BATCHES --rivals $BATCHES --data "$CORPUS" --texts "$TEXTS" \
-    --json >"$OUT/bench.json" &&
+    --json >"$OUT/.bench" && mv "$OUT/.bench" "$OUT/bench.json" &&
     python "$here/figure.py" "$OUT" --bench "$OUT/bench.json" --head "${head##*/}" ${RIVAL:+--rival "$RIVAL"}
 }
 

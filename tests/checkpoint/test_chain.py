@@ -83,6 +83,8 @@ def test_a_model_may_name_its_head_which_is_then_its_law(folder, tmp_path):
         )
         assert torch.equal(named.tokens, unmask.sample(folder / "run", 2, 4, device="cpu").tokens)
         assert torch.equal(off.tokens, unmask.sample(folder / "base", 2, 4, device="cpu").tokens)
+        how = {"objective": "chain", "from_": tmp_path / "base", "set_": {"blind": True}}
+        assert unmask.train(folder / "corpus", **how, **QUICK).step_law.head.config.blind  # a new head, not that one
 
 
 def test_two_heads_of_one_shape_are_two_models(folder):

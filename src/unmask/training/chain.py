@@ -65,9 +65,9 @@ def trained_on(law: Chain, name: str, shape: Mapping[str, Any]) -> ChainHead:
 def train_chain(
     base: Checkpoint, name: str, objective: Chaining, loader: Loader, trainer: Trainer, shape: Mapping[str, Any]
 ) -> Checkpoint:
-    """A model with a chain that was trained beside it: a new one, or the one that it has."""
+    """A model with a chain that was trained beside it: a new one, or the one that it has (not one that it names)."""
     facts: dict[str, Any] = {"source": name}
-    if isinstance(base.step_law, Chain):
+    if isinstance(base.step_law, Chain) and not base.step_law.named:
         head = trained_on(base.step_law, name, shape)
         facts["head"] = weights_hash(head)
         base = dataclasses.replace(base, step_law=Factorised())
