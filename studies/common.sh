@@ -49,7 +49,7 @@ saved_step() { # of a run: the newest step that is saved, if any
 
 narrow() { # FROM TO: a checkpoint in bf16, also after the deadline
   timeout 60 "${PYTHON:-python3}" -c 'import sys, torch; from unmask.checkpoint.io import save, stored
-save(stored(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$1" "$2"
+save(stored(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$1" "$2" || { say "ended with $?: narrow $1 $2" >&2; return 1; }
 }
 
 packed() { # a stream as .xz: weights in bf16 shrink by a quarter. By python, since a bare machine may have no xz

@@ -76,7 +76,8 @@ cost() { # of a step with the best head, alone on the machine; and the figure of
   head=$(find "$OUT/bf16" -maxdepth 1 -name '*-muon' ! -name 'blind*' 2>/dev/null | sort | tail -n 1) # small before large
   [ -n "$head" ] || return
   # shellcheck disable=SC2086
-  python -m unmask bench chain --model "$head" --steps $COUNTS --batches $BATCHES --rivals $BATCHES --json >"$OUT/bench.json" &&
+  python -m unmask bench chain --model "$head" --steps $COUNTS --batches $BATCHES --rivals $BATCHES --data "$CORPUS" --texts "$TEXTS" \
+    --json >"$OUT/.bench" && mv "$OUT/.bench" "$OUT/bench.json" &&
     python "$here/figure.py" "$OUT" --bench "$OUT/bench.json" --head "${head##*/}" ${RIVAL:+--rival "$RIVAL"}
 }
 

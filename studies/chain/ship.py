@@ -1,8 +1,10 @@
 """A trained head as a bundled asset: bf16, no paths of a machine, a card with its own figures.
 
 python studies/chain/ship.py runs/chain src/unmask/assets/pocket-chain
-    reads bf16/small-muon and the results beside it, as studies/chain/run.sh leaves them in KEEP. To make it the law of
-    `pocket`, its config.json says "step_law": {"name": "chain", "from": "pocket-chain"}.
+    reads bf16/small-muon and the results beside it, as studies/chain/run.sh leaves them in KEEP.
+python studies/chain/ship.py runs/cpu-chain src/unmask/assets/pocket-chain comb blind runs/chain/comb
+    takes the head `comb` of runs/chain/comb, whose control is `blind`, and the bounds in runs/cpu-chain.
+To make it the law of `pocket`, its config.json says "step_law": {"name": "chain", "from": "pocket-chain"}.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ none of which the model was trained on.
 
 ## What it is worth
 N-step NELBO on {texts} blocks of held-out books, nats a token more than one token a step in random order
-({least:.4f}), ± half the 95% interval; lower is better. `none` is the model alone, `blind-muon` the same head that sees
+({least:.4f}), ± half the 95% interval; lower is better. `none` is the model alone, `{blind}` the same head that sees
 no token of its step.
 
 {table}
@@ -60,17 +62,14 @@ Those of `{base}`. On a plan that it was not trained on it may be worth less: a 
 """
 
 
-HEAD = "small-muon"
-
-
-def main(run: Path, target: Path) -> None:
-    made = stored(run / "bf16" / HEAD)
+def main(run: Path, target: Path, head: str = "small-muon", blind: str = "blind-muon", at: str | None = None) -> None:
+    made = stored(at or run / "bf16" / head)
     made = dataclasses.replace(made, provenance=portable(made.provenance))
     save(made, target, dtype=torch.bfloat16)
-    write_text(target / "README.md", card(made, run, target))
+    write_text(target / "README.md", card(made, run, target, head, blind))
 
 
-def card(made: Any, run: Path, target: Path) -> str:
+def card(made: Any, run: Path, target: Path, head: str, blind: str) -> str:
     said, config, shape = made.provenance, made.provenance["config"], made.model.config
     options, facts, found = config["trainer"], said["chain"], found_in(run)
     optimiser = "AdamW" if options["optimiser"] == "adamw" else f"Muon at {options['muon_lr']:g}, AdamW for the rest"
@@ -81,11 +80,11 @@ def card(made: Any, run: Path, target: Path) -> str:
         plans=", ".join(facts["plans"]), counts=", ".join(map(str, facts["steps"])), steps=said["step"],
         length=config["data"]["length"], content=config["data"]["content"], tokenizer=config["data"]["tokenizer"],
         unmask=said["unmask"], torch=said["torch"], device=said["device"], time=said["time"][:10],
-        table="\n".join(table(found, ("teacher", HEAD, "blind-muon"))), file=FILES["ema"],
+        table="\n".join(table(found, ("teacher", head, blind))), blind=blind, file=FILES["ema"],
         digest=sha256_file(target / FILES["ema"]),
         **{key: options[key] for key in ("batch", "lr", "decay", "ema", "seed")},
     )  # fmt: skip
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -40,3 +40,5 @@ def test_what_cannot_be_timed_is_refused_in_one_line():
         run(["bench", "chain", "--model", "pocket", "--device", "cpu"])
     with pytest.raises(UserError, match="brings its own shape"):
         run(["bench", "chain", "--model", "pocket", "--preset", "tiny", "--device", "cpu"])
+    with pytest.raises(UserError, match="is for a head that was trained"):
+        run(["bench", "chain", "--preset", "tiny", "--data", "sample", "--device", "cpu"])

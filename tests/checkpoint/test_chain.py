@@ -83,6 +83,8 @@ def test_a_model_may_name_its_head_which_is_then_its_law(folder, tmp_path):
         )
         assert torch.equal(named.tokens, unmask.sample(folder / "run", 2, 4, device="cpu").tokens)
         assert torch.equal(off.tokens, unmask.sample(folder / "base", 2, 4, device="cpu").tokens)
+        how = {"objective": "chain", "from_": tmp_path / "base", "set_": {"blind": True}}
+        assert unmask.train(folder / "corpus", **how, **QUICK).step_law.head.config.blind  # a new head, not that one
 
 
 def test_two_heads_of_one_shape_are_two_models(folder):
@@ -158,7 +160,8 @@ def test_the_command_prints_what_the_head_is_worth(folder, tmp_path, capsys):
     assert "run: 1 steps" in said
     assert "comb in 2 steps: " in said
     assert "iid in 2 steps: " in said
-    assert said.count("a plan that it was not trained on") == 1
+    assert "golden in 2 steps: " in said
+    assert said.count("a plan that it was not trained on") == 4  # golden, stride, permutation and iid
 
 
 def test_a_head_is_trained_on_where_the_model_has_one(folder, tmp_path):

@@ -116,12 +116,15 @@ def test_predictions_are_told_from_the_bounds(script):
     nats = {("teacher", "permutation", 256): 4.0, ("teacher", "comb", 2): 4.6, ("teacher", "comb", 4): 4.2,
             ("small-muon", "comb", 2): 4.15, ("small-muon", "comb", 4): 4.1, ("small-muon", "golden", 4): 4.05,
             ("small-muon", "comb", 8): 4.01, ("small-adamw", "comb", 2): 4.2, ("blind-muon", "comb", 2): 4.57,
-            ("blind-muon", "comb", 4): 4.17, ("order-plan", "comb", 2): 4.3,
-            ("order-left_to_right", "comb", 2): 4.25, ("joint-2", "comb", 2): 4.2, ("joint-0", "comb", 2): 4.23,
-            ("distil", "comb", 2): 4.26}  # fmt: skip
+            ("blind-muon", "comb", 4): 4.17, ("order-plan", "comb", 2): 4.3, ("order-plan", "iid", 2): 4.1,
+            ("order-left_to_right", "comb", 2): 4.25, ("order-confidence", "comb", 2): 4.26,
+            ("joint-2", "comb", 2): 4.2, ("joint-0", "comb", 2): 4.23,
+            ("distil", "comb", 2): 4.26, ("comb", "comb", 4): 4.1, ("teacher", "comb", 8): 4.03}  # fmt: skip
     for cell, value in nats.items():
         found[cell] = Ratio.of(torch.full((4,), 10 * value), torch.full((4,), 10.0))
-    lines = "\n".join(table.Told(found).lines())
+    timed = [{"name": name, "batch": 1, "steps": N, "seconds": s}
+             for name, N, s in (("no head", 8, 2.0), ("head, gumbel", 4, 1.5))]  # fmt: skip
+    lines = "\n".join(table.Told(found, {"lines": timed}).lines())
     assert "(1) N = 4, best plan, at most +0.06: +0.0500, held" in lines
     assert "(2) N = 2, best plan, at most +0.13: +0.1500, failed" in lines
     assert "(3) N = 8 on comb, at most 0: +0.0100, failed" in lines
@@ -131,9 +134,13 @@ def test_predictions_are_told_from_the_bounds(script):
     assert "(1) with the last two blocks less the head alone, N = 2 on comb, at most -0.02: -0.0300, held" in lines
     assert "(2) the model's draws less the text, N = 2, at least +0.02: +0.0100, failed" in lines
     assert "(5) 7.4M parameters, N = 2, at most +0.11: not measured" in lines
+    assert "(5) 4 steps with it less 8 without, seconds, batch 1: -0.5000, held" in lines
+    assert "(5) N = 4 with it less the middle of 4 and 8 without, at most 0: -0.0150, held" in lines
+    del found["order-left_to_right", "comb", 2]
+    assert "best order: not measured" in "\n".join(table.Told(found).lines())
     rows = [*table.table(found)]
     assert rows[0] == "| head | plan | N = 2 | N = 4 | N = 8 |"
-    assert "| none | `comb` | +0.600 ± 0.000 | +0.200 ± 0.000 |  |" in rows
+    assert "| none | `comb` | +0.600 ± 0.000 | +0.200 ± 0.000 | +0.030 ± 0.000 |" in rows
 
 
 def test_a_head_becomes_an_asset_with_its_own_figures(folder, script, tmp_path, capsys):
@@ -158,8 +165,13 @@ def test_a_head_becomes_an_asset_with_its_own_figures(folder, script, tmp_path, 
 def test_the_figure_puts_bounds_and_seconds_together(folder, script, monkeypatch, tmp_path, capsys):
     bench = tmp_path / "bench.json"
     how = ["--steps", "2", "4", "--batches", "1", "--rivals", "1", "--repeats", "1", "--device", "cpu", "--json"]
+    how += ["--data", str(folder / "corpus"), "--texts", "3"]
     run(["bench", "chain", "--model", str(folder / "run" / "bf16" / "small-muon"), *how])
     bench.write_text(capsys.readouterr().out)
+    measured = script("table").found_in(folder / "run")
+    for row in json.loads(bench.read_text())["lines"]:
+        if row["name"] in (models := {"no head": "teacher", "head, gumbel": "small-muon"}):
+            assert row["nats"] == pytest.approx(measured[models[row["name"]], "comb", row["steps"]].value, abs=1e-5)
     said(monkeypatch, script("figure"), folder / "run", "--bench", bench)
     shown = capsys.readouterr().out
     assert [line.split(" | ")[:2] for line in shown.splitlines()[3:5]] == [["| 1", "2"], ["| 1", "4"]]
@@ -179,7 +191,7 @@ def test_equal_seconds_lie_between_two_numbers_of_steps(script):
         return Bound("teacher", "comb", 2, 2.0, {}, ratio, bytes_n=(size,) * 3)
 
     one = figure.Costs(1, {"no head": {2: (1.0, bound(5)), 4: (4.0, bound(4))}, "head": {2: (2.0, bound(4.25))}}, 40.0)
-    assert one.at(2.0) == pytest.approx(4.5)
+    assert one.at(2.0).value == pytest.approx(4.5)
     assert one.at(0.5) is None
     cells = [*figure.table([one], bound(4.0))][2].split(" | ")
-    assert cells[6:] == ["-0.250", "20.0", "+0.062 |"]  # (4.25 - 4) / 4 bytes
+    assert cells[6:] == ["-0.250 ± 0.000", "20.0", "+0.062 |"]  # (4.25 - 4) / 4 bytes

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def pages(docs: Path) -> list[Path]:
     """The pages that may have tables."""
-    return [docs / "results.md", docs / "speed.md", *sorted(docs.glob("studies/*.md"))]
+    return [docs / "results.md", docs / "speed.md", docs / "chain.md", *sorted(docs.glob("studies/*.md"))]
 
 
 def slim_runs(results: Path, name: str | None, paths: list[str]) -> None:
@@ -92,7 +92,7 @@ def main(words: list[str] | None = None) -> int:
         "--program", type=shlex.split, default=[sys.executable, "-m", "unmask"], help="how to call unmask"
     )
     page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figures")
-    page.add_argument("pages", nargs="*", type=Path, help="pages (default: results, speed and studies/*)")
+    page.add_argument("pages", nargs="*", type=Path, help="pages (default: all that have tables)")
     again = verbs.add_parser("check", help="work out again what runs say, from what single texts gave")
     again.add_argument("runs", nargs="*", help="runs (default: all that have single texts)")
     given = parser.parse_args(words)

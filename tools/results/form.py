@@ -39,7 +39,7 @@ JUDGES = ("study-judge", "smollm2")
 
 @dataclass(frozen=True)
 class Table:
-    """A note, a head and rows."""
+    """A note, a head and rows; the note alone where nothing was measured."""
 
     note: str
     head: Sequence[str]

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from tools.results.chain import CHAIN_TABLES
+from tools.results.judged import JUDGED
 from tools.results.outcomes import shadows_predictions
 from tools.results.runs import Run
 from tools.results.shadows import SHADOW_TABLES
@@ -16,7 +18,7 @@ from unmask.core.errors import UserError, os_errors, unknown
 from unmask.core.files import write_text
 
 _MARK = re.compile(r"<!-- begin (?P<name>[\w-]+) -->\n(?P<old>.*?)<!-- end (?P=name) -->", re.DOTALL)
-EVERY = TABLES | TASK_TABLES | SHADOW_TABLES | {"shadows-predictions": shadows_predictions}
+EVERY = TABLES | TASK_TABLES | CHAIN_TABLES | SHADOW_TABLES | JUDGED | {"shadows-predictions": shadows_predictions}
 _BEGIN = re.compile(r"<!-- begin ([\w-]+) -->")
 
 

@@ -92,7 +92,7 @@ def single_texts(whole: Results) -> Json:
 
 
 def _kind(said: Json) -> str:
-    marks = {"fitting_half": "grid", "task": "task", "ratios": "plain", "features": "plain"}
+    marks = {"fitting_half": "grid", "task": "task", "ratios": "plain", "features": "plain", "matmul_tflops": "plain"}
     return next((kind for mark, kind in marks.items() if mark in said), "results")
 
 

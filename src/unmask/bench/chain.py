@@ -3,7 +3,8 @@
 All three write whole texts. The head runs in rounds until nothing changes (inference/chain_draws.py): with Gumbel
 noise, which is what `sample` uses; with one uniform a position, which changes tokens more often; and by speculative
 acceptance. Random weights cost what trained ones cost, but for the rounds: a trained head needs its own number of them,
-so give it with --model. The causal model keeps keys and values and goes token after token, on a GPU by CUDA graphs.
+so give it with --model. With --data the N-step NELBO with and without the head is measured too, and compared at equal
+seconds. The causal model keeps keys and values and goes token after token, on a GPU by CUDA graphs.
 
 Shapes: B sequences, L positions.
 """
@@ -11,7 +12,10 @@ Shapes: B sequences, L positions.
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Iterable
 from functools import partial
+from itertools import pairwise
 from typing import Any, get_args
 
 import torch
@@ -27,6 +31,9 @@ from unmask.inference.chain import Chain
 from unmask.inference.chain_draws import Noise
 from unmask.inference.ready import Ready, make_ready
 from unmask.inference.step_law import Factorised, StepLaw
+from unmask.metrics.nelbo import nelbo
+from unmask.metrics.score import Ratio, difference
+from unmask.metrics.texts import held_out
 from unmask.models.chain import ChainHead
 from unmask.models.denoiser import check_denoiser
 from unmask.models.family import config_to_json, family_of
@@ -49,6 +56,8 @@ def chain(
     device: str = "auto",
     compile: bool | None = None,
     repeats: int = 3,
+    data: str | None = None,
+    texts: int = 64,
     json: bool = False,
 ) -> dict[str, Any]:
     """Time steps with and without a chain's head, and the causal model of the same size with a cache.
@@ -63,6 +72,8 @@ def chain(
         device: where to run: auto, cpu, cuda or mps
         compile: compile the body and the draws, by default on a GPU only
         repeats: timed repeats of each row, the median counts
+        data: held-out text, to measure the N-step NELBO with and without the head as well (with --model)
+        texts: how many held-out texts to take
         json: print JSON instead of a table
     """
     place = pick_device(device)
@@ -72,6 +83,8 @@ def chain(
         raise UserError("steps, batches, rivals and repeats must be at least 1")
     if model and preset:
         raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
+    if data and not model:
+        raise UserError("--data is for a head that was trained, and this one is random: give it with --model")
     checkpoint = load(model) if model else _random(preset or "pocket")
     check_denoiser(checkpoint.model)
     if not isinstance(checkpoint.step_law, Chain):
@@ -84,6 +97,8 @@ def chain(
                 lines += _steps(checkpoint, ready, plan, N, B, repeats)
         if family_of(checkpoint.model).name == "dit":
             lines += _rivals(checkpoint, place, rivals)
+        if data:
+            _likelihoods(checkpoint, lines, plan, data, texts, device, cuda if compile is None else compile)
     result: Row = {
         "lines": lines, "matmul_tflops": rate_of(place) / 1e12, "model": config_to_json(checkpoint.model),
         "random": model is None, "record": provenance.record(place, plan=plan),
@@ -96,6 +111,7 @@ def chain(
         "rounds / step": lambda row: "" if row["rounds"] is None else f"{row['rounds']:.2f}",
         "x no head": lambda row: "" if row["over_without"] is None else f"{row['over_without']:.2f}",
         "ms / text": lambda row: f"{row['ms_per_text']:.1f}",
+        **({"nats / token": lambda row: f"{row['nats']:.3f}" if "nats" in row else ""} if data else {}),
         "peak GiB": gib,
     }
     show(result, json, f"Chain on {result['record']['device']}", columns, _words(result))
@@ -140,6 +156,43 @@ def _steps(checkpoint: Checkpoint, ready: Ready, plan: str, N: int, B: int, repe
     return rows
 
 
+def _likelihoods(
+    checkpoint: Checkpoint, lines: list[Row], plan: str, data: str, texts: int, device: str, compile: bool
+) -> None:
+    """The N-step NELBO of every line without a head and with Gumbel noise; and the latter less the model alone at equal
+    seconds, paired over texts."""
+    assert checkpoint.tokenizer is not None
+    shown = held_out(data, checkpoint.tokenizer, checkpoint.model.length, count=texts)
+    laws = {"no head": Factorised(), "head, gumbel": checkpoint.step_law}
+    found: dict[tuple[str, int], Ratio] = {}
+    for row in lines:
+        if (key := (row["name"], row["steps"])) not in found and row["name"] in laws:
+            one = dataclasses.replace(checkpoint, step_law=laws[row["name"]])
+            scored = nelbo(one, shown, row["steps"], plan=plan, device=device, compile=compile)
+            assert scored.per_token.ratio is not None
+            found[key] = scored.per_token.ratio
+        if key in found:
+            row["nats"] = found[key].value
+    for row in lines:
+        if row["name"] == "head, gumbel":
+            alone = [(other["seconds"], found["no head", other["steps"]]) for other in lines
+                     if (other["name"], other["batch"]) == ("no head", row["batch"])]  # fmt: skip
+            equal = at_seconds(alone, row["seconds"])
+            less = equal and difference(found[row["name"], row["steps"]], equal, "nats/token", {})
+            row["less_at_equal_seconds"] = less and [less.value, less.low, less.high]
+
+
+def at_seconds(points: Iterable[tuple[float, Ratio]], seconds: float) -> Ratio | None:
+    """A NELBO at so many seconds, text by text: on the line over their logarithm between two numbers of steps; None
+    beyond all of them."""
+    known = sorted(points, key=lambda point: point[0])
+    for (before, a), (after, b) in pairwise(known):
+        if before <= seconds <= after:
+            share = math.log(seconds / before) / math.log(after / before) if after > before else 0.0
+            return dataclasses.replace(a, top_n=torch.lerp(a.top_n, b.top_n, share))
+    return None
+
+
 def _rivals(checkpoint: Checkpoint, place: torch.device, batches: list[int]) -> list[Row]:
     """The causal model of the same shape with random weights: a text a token at a time."""
     family, config = family_of(checkpoint.model), dataclasses.replace(checkpoint.model.config, causal=True)  # type: ignore[attr-defined]
@@ -168,7 +221,17 @@ def _words(result: Row) -> list[str]:
         said = f"batch {row['batch']}, {row['steps']} steps: {row['over_without']:.2f}x the step without the head"
         if row["batch"] in rivals:
             said += f", {rivals[row['batch']] / row['seconds']:.1f}x the speed of the causal model"
+        if "nats" in row:
+            said += _equal(row["less_at_equal_seconds"])
         words.append(said)
     if result["random"]:
         words.append("random weights: a trained head needs another number of rounds (--model RUN)")
     return words
+
+
+def _equal(less: list[float] | None) -> str:
+    """What it is worth, or why that is not known."""
+    if less is None:
+        return "; slower than all that was timed without it: give more --steps"
+    value, low, high = less
+    return f"; less the model alone at equal seconds: {value:+.3f} nats a token ({low:+.3f} to {high:+.3f})"

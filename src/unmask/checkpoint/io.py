@@ -310,7 +310,8 @@ def _chained(checkpoint: Checkpoint, folder: Path, config: Mapping[str, Any]) ->
         return checkpoint
     if name := config["step_law"].get("from"):
         head = stored(name)
-        return with_head(checkpoint, head.model, dict(head.provenance), str(name))
+        made = with_head(checkpoint, head.model, dict(head.provenance), str(name))
+        return dataclasses.replace(made, step_law=dataclasses.replace(made.step_law, named=str(name)))  # type: ignore[type-var]
     return with_stored(checkpoint, config["step_law"], read_tensors(folder / FILES["chain"]), str(folder))
 
 

@@ -32,11 +32,13 @@ class Chain:
         facts: what it was trained on, and what was measured
         noise: how chance enters a draw: gumbel; one uniform a position, in more rounds; or acceptance of what the
             model alone would draw. All three are draws from the same law
+        named: where the head lies, of a model that only names it in its config
     """
 
     head: ChainHead
     facts: Mapping[str, Any] = field(default_factory=dict)
     noise: Noise = "gumbel"
+    named: str | None = None
     name: ClassVar[str] = "chain"
 
     def to_json(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def cross_entropy(logits_CV: Tensor, token_C: Tensor) -> Scored:
     """-log p(token); the slope is p - onehot."""
     log_p_CV = at_least_float32(logits_CV).log_softmax(-1)
     loss_C = -log_p_CV.gather(-1, token_C[:, None])[:, 0]
-    slope_CV = log_p_CV.exp().scatter_add(-1, token_C[:, None], torch.full_like(loss_C, -1)[:, None])
+    slope_CV = log_p_CV.exp_().scatter_add_(-1, token_C[:, None], torch.full_like(loss_C, -1)[:, None])
     return Scored(loss_C, slope_CV.to(logits_CV.dtype))
 
 

@@ -24,7 +24,7 @@ from unmask.inference.ready import make_ready, usual_batch
 from unmask.inference.step_law import Factorised, Step, StepLaw
 from unmask.models.chain import ChainConfig, ChainHead, token_table
 from unmask.models.family import plain
-from unmask.objectives.chain import Chaining
+from unmask.objectives.chain import USUAL_PLANS, Chaining
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import locked_plan, locked_plans
 from unmask.sampling.teacher_forcing import teacher_force
@@ -65,9 +65,9 @@ def trained_on(law: Chain, name: str, shape: Mapping[str, Any]) -> ChainHead:
 def train_chain(
     base: Checkpoint, name: str, objective: Chaining, loader: Loader, trainer: Trainer, shape: Mapping[str, Any]
 ) -> Checkpoint:
-    """A model with a chain that was trained beside it: a new one, or the one that it has."""
+    """A model with a chain that was trained beside it: a new one, or the one that it has (not one that it names)."""
     facts: dict[str, Any] = {"source": name}
-    if isinstance(base.step_law, Chain):
+    if isinstance(base.step_law, Chain) and not base.step_law.named:
         head = trained_on(base.step_law, name, shape)
         facts["head"] = weights_hash(head)
         base = dataclasses.replace(base, step_law=Factorised())
@@ -90,8 +90,8 @@ def train_chain(
 def about(chained: Checkpoint, loader: Loader, objective: Chaining, ranks: Ranks) -> dict[str, Any]:
     """What the head was trained on, and the N-step NELBO in nats a token on held-out text: [with the head, without].
 
-    Of the plans that it was trained on and `iid`, the published one, in 4 and 8 steps; on a GPU, where this takes
-    seconds, of every plan that is a law of u and every number of steps of the training.
+    Of the plans that it was trained on, the usual ones and `iid`, the published one, in 4 and 8 steps; on a GPU, where
+    this takes seconds, of every plan that is a law of u and every number of steps of the training.
     """
     began, gpu = time.perf_counter(), ranks.device.type == "cuda"
     held_out = Loader(loader.sources, loader.length, split="validation", wrap=loader.wrap)
@@ -99,7 +99,7 @@ def about(chained: Checkpoint, loader: Loader, objective: Chaining, ranks: Ranks
     x_TL = torch.cat([batch.tokens_BL for batch in held_out.eval_batches(count, count)])
     rows = usual_batch(chained.model, ranks.device)
     ready = make_ready(chained.model, ranks.device)
-    names = sorted(locked_plans() if gpu else {*objective.plans, "iid"})
+    names = sorted(locked_plans() if gpu else {*objective.plans, *USUAL_PLANS, "iid"})
     counts = objective.steps if gpu else [N for N in COUNTS if N in objective.steps] or objective.steps[:1]
     found: dict[str, dict[str, list[float]]] = {}
     for name in names[ranks.rank :: ranks.world]:
