@@ -20,7 +20,7 @@ python() { # until the deadline, or LIMIT seconds where that is less; says what 
   most=$(left)
   [ -z "${LIMIT:-}" ] || [ "$LIMIT" -gt "$most" ] || most=$LIMIT
   # --foreground: else it would signal twice, which means leave at once
-  timeout --foreground -k 20 "$most" "${PYTHON:-python3}" "$@"
+  timeout --foreground -k 10 "$most" "${PYTHON:-python3}" "$@"
   code=$?
   [ $code = 0 ] || say "ended with $code ($([ $code = 124 ] && echo "its $most s were up" || echo failed)): ${said:0:200}" >&2
   return $code
@@ -34,12 +34,12 @@ shared() { # processes run on the GPU at the same time, not in turns, where NVID
   [ -z "${CUDA_MPS_PIPE_DIRECTORY:-}" ] && command -v nvidia-cuda-mps-control >/dev/null || return 0
   CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d)
   export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY
-  nvidia-cuda-mps-control -d && trap alone EXIT
+  timeout 20 nvidia-cuda-mps-control -d && trap alone EXIT
 }
 
 alone() { # the end of that: what follows can be timed
   [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || return 0
-  echo quit | nvidia-cuda-mps-control
+  echo quit | timeout 20 nvidia-cuda-mps-control
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 }
 
@@ -59,17 +59,19 @@ slices() { # FOLDER NAME: the folder as $KEEP/NAME.00, NAME.01, ... of at most $
   rm -rf "$work"
 }
 
-joined() { # FROM NAME TO: the folder again
-  mkdir -p "$3" && cat "$1/$2".[0-9][0-9] | tar -xf - -C "$3"
+joined() { # FROM NAME TO: the folder again, also where the slices were packed by xz to be carried
+  mkdir -p "$3" && cat "$1/$2".[0-9][0-9] | timeout 120 "${PYTHON:-python3}" -c 'import sys, tarfile
+tarfile.open(fileobj=sys.stdin.buffer, mode="r|*").extractall(sys.argv[1], filter="data")' "$3"
 }
 
 results() { # all small files beneath OUT, logs too, as $KEEP/results.tgz
   (
     flock 9
-    cd "$OUT" || return
-    find . \( -name '*.json' -o -name '*.json.xz' -o -name '*.jsonl' -o -name '*.log' -o -name '*.md' -o -name '*.svg' \) \
-      -size -4096k -not -name tokenizer.json -not -path '*/cells/*' -not -path '*/state/*' -not -path '*/corpus*/*' \
-      -not -path '*/kept/*' -print0 | tar --null -czf .results -T -
-    cd - >/dev/null && mv "$OUT/.results" "$KEEP/results.tgz"
+    (
+      cd "$OUT" || return
+      find . \( -name '*.json' -o -name '*.json.xz' -o -name '*.jsonl' -o -name '*.log' -o -name '*.md' -o -name '*.svg' \) \
+        -size -4096k -not -name tokenizer.json -not -path '*/cells/*' -not -path '*/state/*' -not -path '*/corpus*/*' \
+        -not -path '*/kept/*' -print0
+    ) | tar --null -C "$OUT" -czf "$KEEP/.results" -T - && mv "$KEEP/.results" "$KEEP/results.tgz"
   ) 9>"$OUT/lock"
 }

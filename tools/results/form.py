@@ -28,8 +28,9 @@ PLANS = {
     "golden@cosine": "`golden` on the cosine grid",
     "golden@grid-golden.json": "`golden` on the fitted grid",
 }
-TEACHERS = {  # what it is: the run with its NELBOs, and the runs of its samples by judge
+TEACHERS = {  # what it is: the run with its NELBOs, and the runs of its samples by judge; one not run yet has no row
     "`pocket`, 6.3M, L = 256": ("plans-study-judge", "headline"),
+    "24M, L = 1024": ("teacher-24m", ""),
     "DiT small, L = 1024, first": ("scale-first-study-judge", "scale-first"),
     "DiT small, L = 1024, seed 0": ("scale-study-judge", "scale"),
     "DiT small, L = 1024, seed 1": ("scale-again-study-judge", "scale-again"),
@@ -39,16 +40,23 @@ JUDGES = ("study-judge", "smollm2")
 
 @dataclass(frozen=True)
 class Table:
-    """A note, a head and rows."""
+    """A note, a head and rows; without rows the note alone."""
 
     note: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
+        if not self.rows:
+            return self.note
         rule = ["---", *["---:"] * (len(self.head) - 1)]
         lines = ["| " + " | ".join(words) + " |" for words in (self.head, rule, *self.rows)]
         return "\n".join([self.note, "", *lines])
+
+
+def unmeasured(what: str) -> Table:
+    """What stands on a page before its run."""
+    return Table(f"Not measured yet: {what}.", [], [])
 
 
 def signed(value: float | None, digits: int = 3) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tools.results.runs import Run
+from tools.results.scripts import SCRIPT_TABLES
 from tools.results.tables import TABLES
 from tools.results.tasks import TASK_TABLES
 
@@ -14,7 +15,7 @@ from unmask.core.errors import UserError, os_errors, unknown
 from unmask.core.files import write_text
 
 _MARK = re.compile(r"<!-- begin (?P<name>[\w-]+) -->\n(?P<old>.*?)<!-- end (?P=name) -->", re.DOTALL)
-EVERY = TABLES | TASK_TABLES
+EVERY = TABLES | TASK_TABLES | SCRIPT_TABLES
 _BEGIN = re.compile(r"<!-- begin ([\w-]+) -->")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tools.results.gate import by_book
 from tools.results.runs import FORMAT, VERSION, Json
 from tools.results.tasks import kept
 
@@ -40,14 +41,18 @@ def slim(sources: Sequence[Path], target: Path) -> int:
         if not path.is_file():
             raise UserError(f"no results at {path}: run the study's command first, or name the file that it left")
     kinds = {_kind(read_json(path, "results")) for path in files}
-    if len(kinds) > 1 or (kinds == {"task"} and len(files) > 1):
+    if len(kinds) > 1 or (len(files) > 1 and not kinds <= {"grid", "results"}):
         raise UserError(
-            "grids of `fit-plan`, results of `evaluate` and each seed of a task are runs of their own: "
-            "slim them under different names"
+            "grids of `fit-plan`, results of `evaluate`, gates, searches and each seed of a task are runs of their "
+            "own: slim them under different names"
         )
     single = b""
     if kinds == {"task"}:
         found = short(kept(read_json(files[0], "results")))
+    elif kinds == {"gate"}:
+        found = short(by_book(read_json(files[0], "results")))
+    elif kinds == {"search"}:
+        found = short(read_json(files[0], "results"))
     elif kinds == {"grid"}:
         found = _grids(files)
     else:
@@ -84,7 +89,8 @@ def single_texts(whole: Results) -> Json:
 
 
 def _kind(said: Json) -> str:
-    return "grid" if "fitting_half" in said else "task" if "task" in said else "results"
+    marks = {"fitting_half": "grid", "task": "task", "attention": "gate", "search": "search"}
+    return next((kind for mark, kind in marks.items() if mark in said), "results")
 
 
 def file_of(path: Path) -> Path:
