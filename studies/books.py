@@ -20,7 +20,8 @@ def main() -> None:
     which.add_argument("--last", type=int, help="so many books")
     which.add_argument("--first", type=float, help="this share of the books")
     given = parser.parse_args()
-    books = lzma.open(given.text, "rt", encoding="utf-8", newline="").read().split(END)
+    with lzma.open(given.text, "rt", encoding="utf-8", newline="") as file:
+        books = file.read().split(END)
     kept = books[-given.last :] if given.last else books[: round(given.first * len(books))]
     with lzma.open(given.out, "wt", encoding="utf-8", newline="", preset=6) as file:
         file.write(END.join(kept))

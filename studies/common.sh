@@ -49,29 +49,34 @@ saved_step() { # of a run: the newest step that is saved, if any
 
 narrow() { # FROM TO: a checkpoint in bf16, also after the deadline
   timeout 60 "${PYTHON:-python3}" -c 'import sys, torch; from unmask.checkpoint.io import save, stored
-save(stored(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$1" "$2"
+save(stored(sys.argv[1]), sys.argv[2], dtype=torch.bfloat16)' "$1" "$2" || { say "ended with $?: narrow $1 $2" >&2; return 1; }
+}
+
+packed() { # a stream as .xz: weights in bf16 shrink by a quarter. By python, since a bare machine may have no xz
+  "${PYTHON:-python3}" -c 'import lzma, shutil, sys
+with lzma.open(sys.stdout.buffer, "w", preset=1) as file:
+    shutil.copyfileobj(sys.stdin.buffer, file)'
 }
 
 slices() { # FOLDER NAME: the folder as $KEEP/NAME.00, NAME.01, ... of at most $SLICE each
   local work
   work=$(mktemp -d "$KEEP/.XXXXXX") || return
-  tar -cf - -C "$1" . | split -b "$SLICE" -d - "$work/$2." && rm -f "$KEEP/$2".[0-9][0-9] && mv "$work/$2".* "$KEEP"
+  tar -cf - -C "$1" . | packed | split -b "$SLICE" -d - "$work/$2." && rm -f "$KEEP/$2".[0-9][0-9] && mv "$work/$2".* "$KEEP"
   rm -rf "$work"
 }
 
-joined() { # FROM NAME TO: the folder again, also where the slices were packed by xz to be carried
-  mkdir -p "$3" && cat "$1/$2".[0-9][0-9] | timeout 120 "${PYTHON:-python3}" -c 'import sys, tarfile
-tarfile.open(fileobj=sys.stdin.buffer, mode="r|*").extractall(sys.argv[1], filter="data")' "$3"
+joined() { # FROM NAME TO: the folder again
+  mkdir -p "$3" && cat "$1/$2".[0-9][0-9] | "${PYTHON:-python3}" -c 'import sys, tarfile
+tarfile.open(fileobj=sys.stdin.buffer, mode="r|xz").extractall(sys.argv[1], filter="data")' "$3"
 }
 
 results() { # all small files beneath OUT, logs too, as $KEEP/results.tgz
   (
     flock 9
-    (
-      cd "$OUT" || return
-      find . \( -name '*.json' -o -name '*.json.xz' -o -name '*.jsonl' -o -name '*.log' -o -name '*.md' -o -name '*.svg' \) \
-        -size -4096k -not -name tokenizer.json -not -path '*/cells/*' -not -path '*/state/*' -not -path '*/corpus*/*' \
-        -not -path '*/kept/*' -print0
-    ) | tar --null -C "$OUT" -czf "$KEEP/.results" -T - && mv "$KEEP/.results" "$KEEP/results.tgz"
+    cd "$OUT" || return
+    find . \( -name '*.json' -o -name '*.json.xz' -o -name '*.jsonl' -o -name '*.log' -o -name '*.md' -o -name '*.svg' \) \
+      -size -4096k -not -name tokenizer.json -not -path '*/cells/*' -not -path '*/state/*' -not -path '*/corpus*/*' \
+      -not -path '*/kept/*' -print0 | tar --null -czf .results -T -
+    cd - >/dev/null && mv "$OUT/.results" "$KEEP/results.tgz"
   ) 9>"$OUT/lock"
 }

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from tools.results.figure import choosing, nelbo
-from tools.results.outcomes import told
 from tools.results.page import fill
+from tools.results.predictions import told
 from tools.results.run import Queue, jobs_of
 from tools.results.runs import Run, Runs, read_studies
 from tools.results.tasks import tasks_figure

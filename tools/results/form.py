@@ -40,7 +40,7 @@ JUDGES = ("study-judge", "smollm2")
 
 @dataclass(frozen=True)
 class Table:
-    """A note, a head and rows; without rows the note alone."""
+    """A note, a head and rows; the note alone where nothing was measured."""
 
     note: str
     head: Sequence[str]
@@ -54,9 +54,9 @@ class Table:
         return "\n".join([self.note, "", *lines])
 
 
-def unmeasured(what: str) -> Table:
-    """What stands on a page before its run."""
-    return Table(f"Not measured yet: {what}.", [], [])
+def not_yet(there: str = "../results.md") -> Table:
+    """In place of the table of a study that was not run yet."""
+    return Table(f"Not measured yet. What we expect is [registered]({there}#registered-predictions).", [], [])
 
 
 def signed(value: float | None, digits: int = 3) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from tools.results.form import Runs, Table, half, unmeasured
+from tools.results.form import Runs, Table, half, not_yet
 from tools.results.runs import Json, Run
 
 GATES = ("teacher-24m-gate", "teacher-24m-s1-gate", "teacher-24m-s2-gate")
@@ -58,7 +58,7 @@ def teacher_gate(runs: Runs) -> Table:
     """The teacher beside pocket on the held-out books."""
     named = {seed: runs[name] for seed, name in enumerate(GATES) if name in runs}
     if not named:
-        return unmeasured("the gate")
+        return not_yet()
     said = next(iter(named.values())).said
     note = (
         f"ELBO in nats a byte on {len(said['books'])} held-out books, the same tokens, {said['views']} views a block; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tools.results.form import NOTHING, PLANS, Runs, Table, half, unmeasured
+from tools.results.form import NOTHING, PLANS, Runs, Table, half, not_yet
 from tools.results.gate import teacher_gate
 from tools.results.students import students_24m
 
@@ -22,7 +22,7 @@ def teacher_plans(runs: Runs) -> Table:
                 above = [runs[name].above("teacher", plan, n) for n in counts]
                 rows.append([f"{PLANS[plan]}, seed {seed}", *(half(one, sign=True) for one in above)])
     if not rows:
-        return unmeasured("plans on the 24M teacher")
+        return not_yet()
     note = (
         "Held-out books: N-step NELBO less that of one token a step in random order, ± half of the paired 95% "
         f"interval. One token a step, {'; '.join(levels)}."
@@ -33,7 +33,7 @@ def teacher_plans(runs: Runs) -> Table:
 def rival(runs: Runs) -> Table:
     """The causal rival beside pocket: likelihood, and seconds a text."""
     if "rival" not in runs:
-        return unmeasured("the causal rival")
+        return not_yet()
     run, drawn = runs["rival"], runs["rival-drawn"].said["cells"] if "rival-drawn" in runs else []
     rows = []
     for name, model, plan, steps in (

@@ -51,7 +51,7 @@ def slim(sources: Sequence[Path], target: Path) -> int:
         found = short(kept(read_json(files[0], "results")))
     elif kinds == {"gate"}:
         found = short(by_book(read_json(files[0], "results")))
-    elif kinds == {"search"}:
+    elif kinds == {"plain"}:
         found = short(read_json(files[0], "results"))
     elif kinds == {"grid"}:
         found = _grids(files)
@@ -89,7 +89,7 @@ def single_texts(whole: Results) -> Json:
 
 
 def _kind(said: Json) -> str:
-    marks = {"fitting_half": "grid", "task": "task", "attention": "gate", "search": "search"}
+    marks = {"fitting_half": "grid", "task": "task", "attention": "gate", "search": "plain"}
     return next((kind for mark, kind in marks.items() if mark in said), "results")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.results.form import PLANS, Runs, Table, half, signed, unmeasured
+from tools.results.form import PLANS, Runs, Table, half, not_yet, signed
 from tools.results.frontier import gap, path
 from tools.results.runs import Json, Run
 
@@ -47,7 +47,7 @@ def students_24m(runs: Runs) -> Table:
                 by, less = gains(runs, name, plan, steps), signed(change(runs, name, plan, steps), 4)
                 rows.append([f"`{name}`, {PLANS[plan]}, {steps}", *(half(one, 4, sign=True) for one in by), less])
     if not rows:
-        return unmeasured("its students")
+        return not_yet()
     note = (
         f"The judge's nats a byte ({runs[TEACHER].judge}) less those of the teacher in as many steps at equal own "
         "entropy, by temperature and by top-p (below 0 is better, – not enclosed), ± half of the 95% interval, texts "

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tools.results.figure import CHOICES, STYLE, svg
-from tools.results.form import NOTHING, PLANS, Table, unmeasured
+from tools.results.form import NOTHING, PLANS, Table, not_yet
 from tools.results.runs import Json, Run
 
 KEPT = (
@@ -106,14 +106,14 @@ def _best(run: Run, plan: str) -> float:
 
 
 def _shares(name: str) -> Callable[[Runs], Table]:
-    return lambda runs: shares(runs[name], TASKS[name][1]) if name in runs else unmeasured(TASKS[name][1])
+    return lambda runs: shares(runs[name], TASKS[name][1]) if name in runs else not_yet()
 
 
 def tasks_control(runs: Runs) -> Table:
     """The puzzles that every plan solves."""
     rows = runs["tasks-sudoku9"].said["control"].get("plain", []) if "tasks-sudoku9" in runs else []
     if not rows:
-        return unmeasured("puzzles of 30 givens")
+        return not_yet()
     found = {(row["plan"], row["steps"]): f"{100 * row['solved']:.1f}" for row in rows}
     counts = sorted({steps for _, steps in found})
     plans = dict.fromkeys(plan for plan, _ in found)

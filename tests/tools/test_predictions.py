@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tools.results.__main__ import main
 from tools.results.gate import by_book, gate_of, teacher_gate
-from tools.results.outcomes import OUTCOMES, told
 from tools.results.page import EVERY
+from tools.results.predictions import OUTCOMES, told
 from tools.results.runs import Run, read_studies
 from tools.results.scripts import teacher_plans
 from tools.results.students import NAMES, TEACHER, students_24m
@@ -46,7 +46,7 @@ def test_before_any_run_every_row_says_that_it_is_not_measured(tmp_path, capsys)
     assert len(lines) == len(OUTCOMES)
     assert all("not measured" in line for line in lines)
     names = ("teacher-gate", "teacher-plans", "rival", "students-24m", "tasks-records", "tasks-control")
-    assert all(EVERY[name]({}).markdown().startswith("Not measured yet: ") for name in names)
+    assert all(EVERY[name]({}).markdown().startswith("Not measured yet. ") for name in names)
 
 
 def test_the_gate_is_kept_by_book_and_read_over_all_bytes():
