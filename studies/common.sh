@@ -19,6 +19,7 @@ python() { # until the deadline, or LIMIT seconds where that is less; says what 
   local most said="python $*" code
   most=$(left)
   [ -z "${LIMIT:-}" ] || [ "$LIMIT" -gt "$most" ] || most=$LIMIT
+  [ "$(left)" -gt 1 ] || { say "ended with 124 (its 1 s were up): ${said:0:200}" >&2; return 124; } # time is up: nothing more begins
   # --foreground: else it would signal twice, which means leave at once
   timeout --foreground -k 10 "$most" "${PYTHON:-python3}" "$@"
   code=$?

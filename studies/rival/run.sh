@@ -57,11 +57,11 @@ shared
   unmask prepare "$CLASSICS" --tokenizer pocket --test 0 --no-progress --out "$OUT/corpus" >"$OUT/logs/prepare.log" 2>&1
 for rate in $rates; do LIMIT=$((TIME / 5)) train "$rate" "$SEARCH" 0 "$OUT/search-$rate" & done
 wait
-chosen=$(best search 2>"$OUT/logs/search.log") || { cat "$OUT"/logs/*; exit 1; }
+chosen=$(best search 2>"$OUT/logs/search.log") || { results; cat "$OUT"/logs/*; exit 1; }
 results
 for dropout in $DROPOUTS; do LIMIT=$((TIME * 45 / 100)) train "${chosen#search-}" "$STEPS" "$dropout" "$OUT/long-${chosen#search-}-$dropout" & done
 wait
-rival=$(best long 2>"$OUT/logs/long.log") || { cat "$OUT"/logs/*; exit 1; }
+rival=$(best long 2>"$OUT/logs/long.log") || { results; cat "$OUT"/logs/*; exit 1; }
 say "chosen: $rival"
 narrow "$OUT/$rival/checkpoint" "$OUT/bf16" && tar -cf "$KEEP/rival.tar" -C "$OUT" bf16
 results

@@ -6,7 +6,7 @@
 # A later call goes on from such a folder, with the moments anew and half the rate: BEGUN=kept SEED=1. TRAIN=0 only asks
 # and races. At toy size, a minute or two on a CPU: TOY=1 CLASSICS=sample PROSE=sample OUT=runs/toy
 set -uo pipefail
-: "${CLASSICS:?the text to train on}" "${PROSE:?held-out books}" "${OUT:=runs/teacher}" "${KEEP:=$OUT/kept}" "${BEGUN:=}" "${TOY:=}"
+: "${CLASSICS:=}" "${PROSE:?held-out books}" "${OUT:=runs/teacher}" "${KEEP:=$OUT/kept}" "${BEGUN:=}" "${TOY:=}"
 : "${TIME:=570}" "${TRAIN:=360}" "${STEPS:=$((TRAIN * 11))}" "${COOL:=250}" "${SEED:=0}" "${FLAGS:=}"
 : "${VIEWS:=8}" "${RACE:=96}" "${PLANS:=comb rotation stride golden iid}" "${COUNTS:=2 4 8 16 32 64}" "${ONE:=1024}"
 shape="--hidden 384 --blocks 10 --heads 6 --cond 64 --dropout 0 --length 1024"
@@ -15,6 +15,7 @@ if [ -n "$TOY" ]; then
   shape="--hidden 32 --blocks 2 --heads 2 --cond 8 --dropout 0 --length 64"
   FLAGS="--batch 4 --warmup 2 --eval_batches 1 --precision fp32 --no-compile $FLAGS"
 fi
+[ "$TRAIN" = 0 ] || : "${CLASSICS:?the text to train on}"
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../common.sh"
 deadline "$TIME"

@@ -159,7 +159,7 @@ OUTCOMES: dict[str, tuple[str, Callable[[Runs], Iterator[str]]]] = {  # row: the
     "2026-11-18, 23:29, 9 x 9 Sudoku": ("tasks-sudoku9", sudoku9),
     "2026-11-18, 23:29, sums": ("tasks-equations", equations),
     "2026-11-18, 23:29, a causal model of pocket's shape": ("rival", rival),
-    "students of the 24M teacher": ("students-teacher", students),
+    "2026-11-19, 13:20, students of the 24M teacher": ("students-teacher", students),
 }
 
 
