@@ -6,25 +6,28 @@
 # PROSE, the 18 validation books of classics-1: exactly, beside pocket's bound on the same blocks. Then texts are drawn
 # and timed, one at a time and 64 at a time. The search has a fifth of TIME, the long runs 45%; what has not done its steps
 # by then ends there, by its averaged weights. KEEP holds rival.tar (bf16) and results.tgz, written anew after every stage.
+# Beside the 24M teacher, whose slices lie in BEGUN: BEGUN=kept SHAPE="--hidden 384 --blocks 10 --heads 6 --cond 64" LENGTH=1024
+# BATCH=64 RATES="muon-0.02 adamw-2e-3" TEXTS=128 OUT=runs/rival-24m
 # At toy size, a minute or two on a CPU: TOY=1 CLASSICS=sample PROSE=sample OUT=runs/toy bash studies/rival/run.sh
 set -uo pipefail
 : "${CLASSICS:?the text of corpora/teacher}" "${PROSE:?the held-out books}" "${OUT:=runs/rival}" "${KEEP:=$OUT/kept}" "${TIME:=570}"
 : "${SEARCH:=600}" "${STEPS:=6000}" "${DROPOUTS:=0 0.1}" "${TEXTS:=504}" "${TOY:=}"
 : "${DRAWN:=1024}" "${BATCHES:=1 64}" "${JUDGE:=}" # such as JUDGE="--judge pocket-judge"
+: "${BEGUN:=}" "${SHAPE:=--preset pocket}" "${LENGTH:=256}" "${BATCH:=256}"
+: "${RATES:=adamw-1e-3 adamw-2e-3 adamw-4e-3 muon-0.01 muon-0.02 muon-0.04}"
 . "$(dirname "$0")/../common.sh"
 deadline "$TIME"
-shape="--preset pocket" size="--batch 256 --warmup 100 --precision bf16 --compile --eval_batches 8"
-rates="adamw-1e-3 adamw-2e-3 adamw-4e-3 muon-0.01 muon-0.02 muon-0.04"
+size="--batch $BATCH --warmup 100 --precision bf16 --compile --eval_batches 8"
 if [ -n "$TOY" ]; then
-  shape="--preset tiny --length 256" size="--batch 4 --warmup 2 --no-compile --eval_batches 1" SEARCH=4 STEPS=8 TEXTS=8 DRAWN=2 BATCHES=1
-  rates="adamw-2e-3 muon-0.02"
+  SHAPE="--preset tiny" size="--batch 4 --warmup 2 --no-compile --eval_batches 1" SEARCH=4 STEPS=8 TEXTS=8 DRAWN=2 BATCHES=1
+  RATES="adamw-2e-3 muon-0.02"
 fi
 
 train() { # a rate, steps, a dropout, the folder
   local rate="--optimiser muon --muon_lr ${1#*-} --lr 1.5e-3"
   [ "${1%%-*}" = muon ] || rate="--optimiser adamw --lr ${1#*-}"
   # shellcheck disable=SC2086
-  unmask train --data "$OUT/corpus" --objective ar $shape --length 256 $rate --steps "$2" --dropout "$3" --beta2 0.95 \
+  unmask train --data "$OUT/corpus" --objective ar $SHAPE --length "$LENGTH" $rate --steps "$2" --dropout "$3" --beta2 0.95 \
     --weight_decay 0.05 --decay linear --ema 0.99 --eval_every $(($2 / 4)) --save_every 100000 --log_every 100 $size \
     --no-progress --no-tensorboard --out "$4" >"$OUT/logs/$(basename "$4").log" 2>&1
 }
@@ -46,16 +49,18 @@ print(min(ends, key=ends.get))
 P
 }
 
-score() { # FOLDER OPTIONS...: pocket and the rival
-  unmask evaluate --models teacher=pocket ar="$OUT/$rival/checkpoint" --data "$PROSE" --plans comb --steps 8 16 --out "$OUT/$1" "${@:2}" \
+score() { # FOLDER OPTIONS...: the masked model and the rival
+  unmask evaluate --models teacher="$teacher" ar="$OUT/$rival/checkpoint" --data "$PROSE" --plans comb --steps 8 16 --out "$OUT/$1" "${@:2}" \
     >"$OUT/logs/$1.log" 2>&1
   results
 }
 
+teacher=pocket
+[ -z "$BEGUN" ] || { teacher=$OUT/begun && joined "$BEGUN" teacher "$teacher"; }
 shared
 [ -e "$OUT/corpus/index.json" ] ||
   unmask prepare "$CLASSICS" --tokenizer pocket --test 0 --no-progress --out "$OUT/corpus" >"$OUT/logs/prepare.log" 2>&1
-for rate in $rates; do LIMIT=$((TIME / 5)) train "$rate" "$SEARCH" 0 "$OUT/search-$rate" & done
+for rate in $RATES; do LIMIT=$((TIME / 5)) train "$rate" "$SEARCH" 0 "$OUT/search-$rate" & done
 wait
 chosen=$(best search 2>"$OUT/logs/search.log") || { results; cat "$OUT"/logs/*; exit 1; }
 results

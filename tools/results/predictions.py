@@ -129,6 +129,13 @@ def rival(runs: Runs) -> Iterator[str]:
         yield verdict(3, "seconds a text", None)
 
 
+def rival_24m(runs: Runs) -> Iterator[str]:
+    found = [runs["rival-24m"].bound(model, None, None) for model in ("ar", "teacher")]
+    exact, elbo = (math.nan if one is None else one["per_byte"][0] for one in found)
+    said = f"{exact:.4f} nats a byte (exact) against an ELBO of {elbo:.4f}"
+    yield verdict(1, said, _each(lambda: 0.05 <= elbo - exact <= 0.15, *found))
+
+
 def students(runs: Runs) -> Iterator[str]:
     for name in there(runs):
         found = [gain for plan in ("comb", "iid") for n in (8, 16) for gain in gains(runs, name, plan, n)]
@@ -159,6 +166,7 @@ OUTCOMES: dict[str, tuple[str, Callable[[Runs], Iterator[str]]]] = {  # row: the
     "2026-11-18, 23:29, 9 x 9 Sudoku": ("tasks-sudoku9", sudoku9),
     "2026-11-18, 23:29, sums": ("tasks-equations", equations),
     "2026-11-18, 23:29, a causal model of pocket's shape": ("rival", rival),
+    "2026-11-18, 17:52, a causal model of the 24M teacher's size": ("rival-24m", rival_24m),
     "2026-11-19, 13:20, students of the 24M teacher": ("students-teacher", students),
 }
 

@@ -14,6 +14,7 @@ from tools.results.figure import CHOICES, STYLE, svg
 from tools.results.form import NOTHING, PLANS, Table, not_yet
 from tools.results.runs import Json, Run
 
+STUDENTS = {"mcd": ":", "sdtt": "-."}  # and their lines
 KEPT = (
     "model", "plan", "steps", "n", "nfe", "seconds", "rounds", "precision", "scores", "score", "whole", "different",
     "entropy", "entropy_stderr", "chi_square", "texts",
@@ -87,22 +88,24 @@ def _plans(run: Run) -> list[str]:
 
 def shares(run: Run, unit: str) -> Table:
     """Right texts of every plan and number of steps, without the head and with it."""
-    found = {(c["model"], c["steps"]) for c in run.said["cells"]}
+    found = {(c["model"], c["steps"]) for c in run.said["cells"] if c["model"] in ("plain", "chain")}
     heads = sorted(found, key=lambda head: (head[0] != "plain", head[1]))
     rows = [
         [PLANS.get(plan, f"`{plan}`"), *(right(cell(run, model, plan, n)) for model, n in heads)]
         for plan in sorted(_plans(run), key=lambda plan: (-_best(run, plan), plan))
     ]
     texts = sorted({c["n"] for c in run.said["cells"]})
+    kinds = [c["different"] / c["whole"] for c in run.said["cells"] if c["whole"]]
+    alike = f" Of the right texts of a cell at least {min(kinds):.1%} differ." if kinds and "4 x 4" not in unit else ""
     note = (
         f"Right {unit} in per cent, {' or '.join(f'{n:,}' for n in texts)} a cell, ± half of the 95% interval; "
-        "a number of steps with + has the head. A dash was not measured."
+        f"a number of steps with + has the head. A dash was not measured.{alike}"
     )
     return Table(note, ["plan \\ steps", *(f"{n}{' +' if model == 'chain' else ''}" for model, n in heads)], rows)
 
 
 def _best(run: Run, plan: str) -> float:
-    return max(c["scores"][c["score"]] for c in run.said["cells"] if c["plan"] == plan)
+    return max(share(c) for c in run.said["cells"] if c["plan"] == plan)
 
 
 def _shares(name: str) -> Callable[[Runs], Table]:
@@ -120,6 +123,40 @@ def tasks_control(runs: Runs) -> Table:
     lines = [[PLANS.get(plan, f"`{plan}`"), *(found.get((plan, n), NOTHING) for n in counts)] for plan in plans]
     note = f"Puzzles of 30 givens and one solution, per cent solved of {rows[0]['n']:,}, without the head."
     return Table(note, ["plan \\ steps", *map(str, counts)], lines)
+
+
+def tasks_students(runs: Runs) -> Table:
+    """What distillation adds where each answer is checked."""
+    rows = []
+    for name, (_, unit) in TASKS.items():
+        found = runs[name].said["cells"] if name in runs else []
+        for plan, steps in sorted({(c["plan"], c["steps"]) for c in found if c["model"] in STUDENTS}):
+            mine = [right(cell(runs[name], model, plan, steps)) for model in ("plain", *STUDENTS)]
+            rows.append([f"{unit}, {PLANS[plan]}, {steps}", *mine])
+    if not rows:
+        return not_yet()
+    note = (
+        "Right in per cent, ± half of the 95% interval: the model, and its students of three rounds by MCD and SDTT at "
+        "τ = 1."
+    )
+    return Table(note, ["what, plan, steps", "model", "MCD", "SDTT"], rows)
+
+
+def tasks_seeds(runs: Runs) -> Table:
+    """Records of three training seeds."""
+    names = [name for name in ("tasks-records", "tasks-records-s1", "tasks-records-s2") if name in runs]
+    if len(names) < 2:
+        return not_yet()
+    places = [("plain", "permutation", 128), ("plain", "comb", 16), ("plain", "iid", 16), ("chain", "comb", 16)]
+    rows = [
+        [f"{PLANS[plan]}, {N}{' with the head' if model == 'chain' else ''}",
+         *(right(cell(runs[name], model, plan, N)) for name in names)]
+        for model, plan, N in places
+    ]  # fmt: skip
+    seeds = [f"seed {runs[name].said['seed']}" for name in names]
+    return Table(
+        "Right records in per cent, ± half of the 95% interval, by training seed.", ["plan, steps", *seeds], rows
+    )
 
 
 def tasks_uniform(runs: Runs) -> Table:
@@ -184,12 +221,15 @@ def tasks_figure(runs: Runs) -> bytes:
         for axis, (name, title) in zip(axes, there.items(), strict=True):
             run = runs[name]
             for plan in _plans(run):
-                for model, line in (("plain", "-"), ("chain", "--")):
+                for model, line in {"plain": "-", "chain": "--", **STUDENTS}.items():
                     _line(axis, run, plan, model, line)
             counts = sorted({c["steps"] for c in run.said["cells"]})
             axis.set_xscale("log", base=2)
             axis.set_xticks(counts, [str(n) for n in counts])
-            axis.set_xlabel("forwards (dashed: with the head)")
+            students = any(c["model"] in STUDENTS for c in run.said["cells"])
+            axis.set_xlabel(
+                f"forwards (dashed: with the head{'; dotted: MCD, dots and dashes: SDTT' if students else ''})"
+            )
             axis.set_ylim(-3, 103)
             axis.set_title(title)
         axes[0].legend(loc="upper left", fontsize=7.5)
@@ -206,5 +246,6 @@ def _line(axis: Any, run: Run, plan: str, model: str, line: str) -> None:
 
 
 TASK_TABLES: dict[str, Callable[[Runs], Table]] = {
-    table.__name__.replace("_", "-"): table for table in (tasks_uniform, tasks_shadows, tasks_control)
+    table.__name__.replace("_", "-"): table
+    for table in (tasks_uniform, tasks_shadows, tasks_control, tasks_students, tasks_seeds)
 } | {name: _shares(name) for name in TASKS}
