@@ -64,7 +64,7 @@ draw() { # the model, a name, texts, then the rest
 }
 
 collect() { # also after the end
-  timeout 60 "${PYTHON:-python3}" "$here/collect.py" "$task" "$seed" "$run" "$OUT/$task-s$seed.json"
+  timeout 60 "${PYTHON:-python3}" "$here/collect.py" "$task" "$seed" "$run" "$OUT/$task-s$seed.json" || echo "ended with $?: what was drawn is not collected anew"
 }
 
 cells() { # the model, its name, numbers of steps: a process for every three plans
