@@ -12,6 +12,7 @@ size)
     xargs -0 stat -c %s | awk '{ sum += $1 } END { printf "%.1f MiB travel\n", sum / 2^20 }'
   ;;
 light)
+  [ $# -gt 1 ] || { echo "light PATH...: which files are to be empty?" >&2; exit 2; } # no path would be all of them
   git diff --quiet HEAD -- "${@:2}" || { echo "commit what was changed beneath ${*:2} first: it would be lost" >&2; exit 2; }
   git ls-files -z -- "${@:2}" | xargs -0 git update-index --skip-worktree
   git ls-files -z -- "${@:2}" | xargs -0 truncate -s 0
