@@ -19,8 +19,9 @@ python() { # until the deadline, or LIMIT seconds where that is less; says what 
   local most said="python $*" code
   most=$(left)
   [ -z "${LIMIT:-}" ] || [ "$LIMIT" -gt "$most" ] || most=$LIMIT
+  [ "$(left)" -gt 1 ] || { say "ended with 124 (its 1 s were up): ${said:0:200}" >&2; return 124; } # time is up: nothing more begins
   # --foreground: else it would signal twice, which means leave at once
-  timeout --foreground -k 20 "$most" "${PYTHON:-python3}" "$@"
+  timeout --foreground -k 10 "$most" "${PYTHON:-python3}" "$@"
   code=$?
   [ $code = 0 ] || say "ended with $code ($([ $code = 124 ] && echo "its $most s were up" || echo failed)): ${said:0:200}" >&2
   return $code
@@ -34,12 +35,12 @@ shared() { # processes run on the GPU at the same time, not in turns, where NVID
   [ -z "${CUDA_MPS_PIPE_DIRECTORY:-}" ] && command -v nvidia-cuda-mps-control >/dev/null || return 0
   CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d)
   export CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY=$CUDA_MPS_PIPE_DIRECTORY
-  nvidia-cuda-mps-control -d && trap alone EXIT
+  timeout 20 nvidia-cuda-mps-control -d && trap alone EXIT
 }
 
 alone() { # the end of that: what follows can be timed
   [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || return 0
-  echo quit | nvidia-cuda-mps-control
+  echo quit | timeout 20 nvidia-cuda-mps-control
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 }
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The tasks that need no judge: data, a model, a chain beside it, texts on every plan, and what of them is right.
+# The tasks that need no judge: data, a model, a chain beside it, students of it, texts on every plan, and what is right.
 #   OUT=runs/tasks-found bash studies/tasks/run.sh
 #   TASKS=records SEEDS="0 1 2" SCALE=150 TIME=600 OUT=... bash studies/tasks/run.sh
 # Every task and seed goes its own way beside the others; after TIME seconds what is done counts. A model that has not done
-# its steps after 45% of TIME ends there, by its averaged weights; a chain has a quarter of TIME. $OUT gets TASK-sSEED.json
+# its steps after 45% of TIME ends there, by its averaged weights; a chain has a quarter of TIME, each of STUDENTS a fifth. $OUT gets TASK-sSEED.json
 # (for `python -m tools.results slim`) and logs.tar.gz. Seed FIRST meets every plan, the others the headline's.
 # At toy size, in minutes on a CPU: TOY=1 TASKS=sudoku4 OUT=runs/toy bash studies/tasks/run.sh
 set -uo pipefail
 : "${OUT:=runs/tasks-found}" "${WORK:=runs/tasks}" "${TASKS:=records sudoku9 sudoku4 equations}" "${SEEDS:=0}"
-: "${SCALE:=100}" "${TIME:=480}" "${TEXTS:=2048}" "${HEADLINE:=16384}" "${PARTS:=4}" "${FIRST:=0}" "${TOY:=}"
+: "${SCALE:=100}" "${TIME:=480}" "${TEXTS:=2048}" "${HEADLINE:=16384}" "${PARTS:=4}" "${FIRST:=0}" "${STUDENTS=mcd sdtt}" "${TOY:=}"
 here=$(cd "$(dirname "$0")" && pwd)
 KEEP=$OUT OUT=$WORK . "$here/../common.sh"
 deadline "$TIME"
@@ -28,9 +28,9 @@ settings() { # of a task: sizes, optimiser steps for the model and its chain, an
              TEXTS=$HEADLINE shape="--hidden 128 --blocks 4 --heads 4" exact="--precision fp32" ;;
     *) echo "no task $1: records, sudoku9, sudoku4 or equations" >&2; return 1 ;;
   esac
-  fast="--precision bf16 --compile" rows=""
+  fast="--precision bf16 --compile" rows="" distilled=200
   if [ -n "$TOY" ]; then
-    made=2000 batch=16 steps=40 chained=10 TEXTS=8 HEADLINE=12 one=6 shape="--hidden 64 --blocks 2 --heads 2"
+    made=2000 batch=16 steps=40 chained=10 distilled=2 TEXTS=8 HEADLINE=12 one=6 shape="--hidden 64 --blocks 2 --heads 2"
     counts=${counts:0:3} fast="--precision fp32 --no-compile" rows="--batch 12"
   fi
   steps=$((steps * SCALE / 100)) chained=$((chained * SCALE / 100))
@@ -64,7 +64,7 @@ draw() { # the model, a name, texts, then the rest
 }
 
 collect() { # also after the end
-  timeout 60 "${PYTHON:-python3}" "$here/collect.py" "$task" "$seed" "$run" "$OUT/$task-s$seed.json"
+  timeout 60 "${PYTHON:-python3}" "$here/collect.py" "$task" "$seed" "$run" "$OUT/$task-s$seed.json" || echo "ended with $?: what was drawn is not collected anew"
 }
 
 cells() { # the model, its name, numbers of steps: a process for every three plans
@@ -102,10 +102,22 @@ chained() { # the chain, and what it writes
   [ "$kind" != 9 ] || python "$here/control.py" "$run/chain" "$corpus-puzzles.txt" "$run/control-chain.json" ${TOY:+4}
 }
 
+student() { # a method: the model distilled, delta from 2/L, and what the student of the last whole round writes
+  local last
+  # shellcheck disable=SC2086
+  LIMIT=$((TIME / 5)) unmask distill --teacher "$run/model" --data "$corpus" --method "$1" --tau 1 --tau_drop 0 --rounds 3 --round_steps "$distilled" \
+    --delta "$(awk "BEGIN { print 2 / $length }")" --batch $((batch / 4)) --lr 3e-4 --warmup 20 --ema 0.99 --eval_every "$distilled" \
+    --save_every 100000 --seed "$seed" $fast --no-progress --no-tensorboard --out "$run/$1"
+  last=$(find "$run/$1/rounds" -mindepth 1 -maxdepth 1 -name '[0-9]*' 2>/dev/null | sort -V | tail -n 1)
+  [ -n "$last" ] || { echo "ended with no round of $1"; return 1; }
+  # shellcheck disable=SC2086
+  draw "$last" "$1" "$TEXTS" --plans comb iid --steps $counts --control_steps $counts
+}
+
 pipeline() { # of one task and seed
   task=$1 seed=$2 run="$WORK/$1-s$2" corpus="$WORK/$1"
   settings "$task" || return
-  [ "$seed" = "$FIRST" ] || { some="comb permutation iid"; ones="" counts=$eighth TEXTS=4096 HEADLINE=4096 one=4096; }
+  [ "$seed" = "$FIRST" ] || { some="comb permutation iid"; STUDENTS="" ones="" counts=$eighth TEXTS=4096 HEADLINE=4096 one=4096; }
   mkdir -p "$run"
   [ -e "$corpus/index.json" ] || { echo "no corpus $corpus"; return 1; }
   # shellcheck disable=SC2086
@@ -113,6 +125,7 @@ pipeline() { # of one task and seed
     --batch "$batch" --muon_lr 0.02 --lr 1.5e-3 --eval_every "$steps" || return
   plain &
   chained &
+  for method in $STUDENTS; do student "$method" & done
   wait
   collect
   echo "$task, seed $seed: done after $((TIME - $(left))) s"

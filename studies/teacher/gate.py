@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 import unmask
+from unmask.core import provenance
 from unmask.core.ranks import pick_device
 from unmask.core.streams import stream
 from unmask.metrics.nelbo import elbo
@@ -90,6 +91,11 @@ def _held(held: bool) -> str:
     return "held" if held else "failed"
 
 
+def machine() -> dict[str, Any]:
+    said = provenance.record(pick_device("auto"))
+    return {name: said[name] for name in ("unmask", "revision", "torch", "python", "device", "time") if name in said}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("teacher")
@@ -109,7 +115,8 @@ def main() -> None:
     print(*told(teacher_T, other_T, texts.bytes_T, texts.document_T, entropies), sep="\n")
     nats = {"teacher": teacher_T, "other": other_T}
     facts = {name: [round(x, 4) for x in nats_T.tolist()] for name, nats_T in nats.items()}
-    found = {"nats": facts, "bytes": texts.bytes_T.tolist(), "book": texts.document_T.tolist(), "attention": entropies}
+    found = {"machine": [machine()], "nats": facts, "bytes": texts.bytes_T.tolist(), "book": texts.document_T.tolist(),
+             "attention": entropies}  # fmt: skip
     said.out.write_text(json.dumps({**found, "views": said.views, "texts": texts.record}) + "\n", encoding="utf-8")
 
 

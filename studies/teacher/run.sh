@@ -6,15 +6,16 @@
 # A later call goes on from such a folder, with the moments anew and half the rate: BEGUN=kept SEED=1. TRAIN=0 only asks
 # and races. At toy size, a minute or two on a CPU: TOY=1 CLASSICS=sample PROSE=sample OUT=runs/toy
 set -uo pipefail
-: "${CLASSICS:?the text to train on}" "${PROSE:?held-out books}" "${OUT:=runs/teacher}" "${KEEP:=$OUT/kept}" "${BEGUN:=}" "${TOY:=}"
-: "${TIME:=590}" "${TRAIN:=480}" "${STEPS:=$((TRAIN * 11))}" "${COOL:=250}" "${SEED:=0}" "${FLAGS:=}"
-: "${VIEWS:=8}" "${RACE:=128}" "${PLANS:=comb rotation stride golden iid}" "${COUNTS:=2 4 8 16 32 64}" "${ONE:=1024}"
+: "${CLASSICS:=}" "${PROSE:?held-out books}" "${OUT:=runs/teacher}" "${KEEP:=$OUT/kept}" "${BEGUN:=}" "${TOY:=}"
+: "${TIME:=570}" "${TRAIN:=360}" "${STEPS:=$((TRAIN * 11))}" "${COOL:=250}" "${SEED:=0}" "${FLAGS:=}"
+: "${VIEWS:=8}" "${RACE:=96}" "${PLANS:=comb rotation stride golden iid}" "${COUNTS:=2 4 8 16 32 64}" "${ONE:=1024}"
 shape="--hidden 384 --blocks 10 --heads 6 --cond 64 --dropout 0 --length 1024"
 if [ -n "$TOY" ]; then
-  STEPS=$((TRAIN == 480 ? 6 : STEPS)) COOL=2 VIEWS=1 RACE=4 PLANS="comb iid" COUNTS="2 4" ONE=64
+  STEPS=$((TRAIN == 360 ? 6 : STEPS)) COOL=2 VIEWS=1 RACE=4 PLANS="comb iid" COUNTS="2 4" ONE=64
   shape="--hidden 32 --blocks 2 --heads 2 --cond 8 --dropout 0 --length 64"
   FLAGS="--batch 4 --warmup 2 --eval_batches 1 --precision fp32 --no-compile $FLAGS"
 fi
+[ "$TRAIN" = 0 ] || : "${CLASSICS:?the text to train on}"
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../common.sh"
 deadline "$TIME"
@@ -33,17 +34,26 @@ train() {
   stopped=$(saved_step "$run")
   [ -n "$stopped" ] || return
   say "stopped after $stopped steps"
-  unmask "${how[@]}" --steps "$((stopped + COOL < STEPS ? stopped + COOL : STEPS))" || [ -d "$run/checkpoint" ]
+  LIMIT=$((TRAIN / 3 + 30)) unmask "${how[@]}" --steps "$((stopped + COOL < STEPS ? stopped + COOL : STEPS))" || [ -d "$run/checkpoint" ]
 }
 
 gate() { LIMIT= python "$here/gate.py" "$OUT/bf16" --prose "$PROSE" --views "$VIEWS" --out "$OUT/gate.json"; }
 
+bounds() { # FOLDER PLAN COUNTS...: each plan by itself, so that one that is cut off takes no other with it
+  unmask evaluate --only_bounds --data "$PROSE" -n "$RACE" --models "teacher=$OUT/bf16" --plans "$2" --steps "${@:3}" --out "$OUT/$1" \
+    >"$OUT/logs/$1.log" 2>&1
+  results
+}
+
 race() {
+  local plan
+  bounds one-token permutation "$ONE" &
   # shellcheck disable=SC2086
-  unmask evaluate --only_bounds --data "$PROSE" -n "$RACE" --models "teacher=$OUT/bf16" --plans $PLANS --steps $COUNTS \
-    --cells "$OUT/cells" --out "$OUT/race"
-  unmask evaluate --only_bounds --data "$PROSE" -n "$RACE" --models "teacher=$OUT/bf16" --plans permutation --steps "$ONE" \
-    --cells "$OUT/cells" --out "$OUT/one-token" && python "$here/steps.py" "$OUT"
+  for plan in $PLANS; do bounds "race-$plan" "$plan" $COUNTS & done
+  wait
+  LIMIT=20 python "$here/steps.py" "$OUT" >"$OUT/race.md"
+  results
+  bounds best-order comb "$ONE" # the other yardstick: one token a step in a good order
 }
 
 [ -z "$BEGUN" ] || joined "$BEGUN" teacher "$OUT/begun"
@@ -53,7 +63,11 @@ else
   { prepare && train && rm -rf "$OUT/bf16" && narrow "$OUT/teacher/checkpoint" "$OUT/bf16" && slices "$OUT/bf16" teacher; } >"$OUT/logs/train.log" 2>&1
   results
 fi
-{ gate; results; race; } 2>"$OUT/logs/end.log" | tee "$OUT/found.md"
+shared
+{ gate && results; } >"$OUT/gate.md" 2>"$OUT/logs/gate.log" &
+race 2>"$OUT/logs/race.log"
+wait
+cat "$OUT/gate.md" "$OUT/race.md"
 named_failures
 results
 say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"

@@ -1,6 +1,6 @@
-"""`python -m tools.results run STUDY ...`, `slim [RUN [PATH ...]]`, `check [RUN ...]`, `page`: from commands to pages.
+"""`python -m tools.results run STUDY ...`, `slim [RUN [PATH ...]]`, `check [RUN ...]`, `page`, `outcomes`.
 
-Called from the root of the project; `run` wherever the corpora are.
+From commands to pages. Called from the root of the project; `run` wherever the corpora are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tools.results.figure import choosing, nelbo
 from tools.results.page import fill
+from tools.results.predictions import told
 from tools.results.run import Queue, jobs_of
 from tools.results.runs import Run, Runs, read_studies
 from tools.results.tasks import tasks_figure
@@ -93,6 +94,7 @@ def main(words: list[str] | None = None) -> int:
     )
     page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figures")
     page.add_argument("pages", nargs="*", type=Path, help="pages (default: all that have tables)")
+    verbs.add_parser("outcomes", help="print what the runs that are there say of registered predictions")
     again = verbs.add_parser("check", help="work out again what runs say, from what single texts gave")
     again.add_argument("runs", nargs="*", help="runs (default: all that have single texts)")
     given = parser.parse_args(words)
@@ -101,7 +103,9 @@ def main(words: list[str] | None = None) -> int:
             return check_committed(given.docs / "results", given.runs)
         if given.verb == "run":
             return 0 if run_studies(given.docs / "results", given) else 1
-        if given.verb == "slim":
+        if given.verb == "outcomes":
+            print(*told(Runs(given.docs / "results")), sep="\n")
+        elif given.verb == "slim":
             slim_runs(given.docs / "results", given.name, given.paths)
         else:
             fill_pages(given.docs, given.pages)

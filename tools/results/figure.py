@@ -12,15 +12,14 @@ from typing import Any
 
 from tools.results.form import TEACHERS
 from tools.results.runs import Run
-from tools.results.tables import COUNTS, RACES, one_token_a_step, rival_above, worst
+from tools.results.tables import COUNTS, POCKET, RACES, best_order, one_token_a_step, rival_above, worst
 
 INK, SOFT, RULE, PAPER = "#1d2126", "#5c6470", "#e4e2db", "#fffffe"
 LINES = {  # plan: colour, marker
     "iid": (INK, "o"), "golden": ("#d55e00", "s"), "stride": ("#0f8b8d", "D"),
 }  # fmt: skip
-CHOICES = {
-    **LINES, "van_der_corput": ("#8a6d3b", "v"), "rotation": ("#0072b2", "^"), "comb": ("#a1338f", "P"),
-}  # fmt: skip
+COMB = ("#a1338f", "P")
+CHOICES = {**LINES, "van_der_corput": ("#8a6d3b", "v"), "rotation": ("#0072b2", "^"), "comb": COMB}
 DARK = {
     INK: "#f0ede6", SOFT: "#a9b0bb", RULE: "#30363f", PAPER: "#15181d", "#d55e00": "#ff9142", "#0f8b8d": "#4fd0d0",
     "#8a6d3b": "#c9a66b", "#0072b2": "#58b4f0", "#a1338f": "#e47bd2", "#2e7d32": "#6fce74", "#c2185b": "#ff79a8",
@@ -33,23 +32,26 @@ STYLE = {
     "svg.hashsalt": "unmask", "svg.fonttype": "path",
 }  # fmt: skip
 PANELS = {
-    "pocket, 6.3M, L = 256": "`pocket`, 6.3M, L = 256",
+    "pocket, 6.3M, L = 256": POCKET,
+    "24M, L = 1024": "24M, L = 1024",
     "DiT small, 169M, L = 1024": "DiT small, L = 1024, seed 0",
 }
 
 
 def nelbo(runs: Mapping[str, Run]) -> bytes:
-    """Two panels: the bundled teacher, and the larger one of seed 0."""
+    """A panel a teacher: the bundled one, the 24M one once it was run, and the large one of seed 0."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(STYLE):
-        figure: Any = Figure(figsize=(7.3, 3.2), layout="constrained")
-        axes = figure.subplots(1, 2, sharey=True)
-        for axis, (title, teacher) in zip(axes, PANELS.items(), strict=True):
-            run = runs[TEACHERS[teacher][0]]
+        every = {title: RACES.get(teacher, TEACHERS[teacher][0]) for title, teacher in PANELS.items()}
+        panels = {title: name for title, name in every.items() if name in runs}
+        figure: Any = Figure(figsize=(3.65 * len(panels), 3.2), layout="constrained")
+        axes = figure.subplots(1, len(panels), sharey=True)
+        for axis, (title, name) in zip(axes, panels.items(), strict=True):
+            run = runs[name]
             level, _ = one_token_a_step(run)
-            for plan, (color, marker) in LINES.items():
+            for plan, (color, marker) in {**LINES, "comb": COMB}.items():
                 points = [(steps, run.nats("teacher", plan, steps)) for steps in (4, 8, 16, 32, 64)]
                 known = [(steps, nats - level) for steps, nats in points if nats is not None]
                 if known:
@@ -61,7 +63,9 @@ def nelbo(runs: Mapping[str, Run]) -> bytes:
                         label="iid (published)" if plan == "iid" else plan,
                     )
             axis.axhline(0, color=SOFT, linewidth=1, linestyle=(0, (4, 3)))
-            if teacher in RACES and (rival := rival_above(runs)):
+            if best := best_order(run):
+                axis.axhline(best[1][0], color=COMB[0], linewidth=1, linestyle=(0, (4, 3)))
+            if title == next(iter(panels)) and (rival := rival_above(runs)):
                 axis.axhline(rival[1], color=INK, linewidth=1, linestyle=":", label="causal rival (exact)")
             axis.set_xscale("log", base=2)
             axis.set_xticks([4, 8, 16, 32, 64], ["4", "8", "16", "32", "64"])

@@ -28,8 +28,9 @@ PLANS = {
     "golden@cosine": "`golden` on the cosine grid",
     "golden@grid-golden.json": "`golden` on the fitted grid",
 }
-TEACHERS = {  # what it is: the run with its NELBOs, and the runs of its samples by judge
+TEACHERS = {  # what it is: the run with its NELBOs, and the runs of its samples by judge; one not run yet has no row
     "`pocket`, 6.3M, L = 256": ("plans-study-judge", "headline"),
+    "24M, L = 1024": ("teacher-24m", ""),
     "DiT small, L = 1024, first": ("scale-first-study-judge", "scale-first"),
     "DiT small, L = 1024, seed 0": ("scale-study-judge", "scale"),
     "DiT small, L = 1024, seed 1": ("scale-again-study-judge", "scale-again"),

@@ -10,6 +10,7 @@ from tools.results.chain import CHAIN_TABLES
 from tools.results.judged import JUDGED
 from tools.results.outcomes import shadows_predictions
 from tools.results.runs import Run
+from tools.results.scripts import SCRIPT_TABLES
 from tools.results.shadows import SHADOW_TABLES
 from tools.results.tables import TABLES
 from tools.results.tasks import TASK_TABLES
@@ -18,7 +19,10 @@ from unmask.core.errors import UserError, os_errors, unknown
 from unmask.core.files import write_text
 
 _MARK = re.compile(r"<!-- begin (?P<name>[\w-]+) -->\n(?P<old>.*?)<!-- end (?P=name) -->", re.DOTALL)
-EVERY = TABLES | TASK_TABLES | CHAIN_TABLES | SHADOW_TABLES | JUDGED | {"shadows-predictions": shadows_predictions}
+EVERY = (
+    TABLES | TASK_TABLES | CHAIN_TABLES | SHADOW_TABLES | SCRIPT_TABLES | JUDGED
+    | {"shadows-predictions": shadows_predictions}
+)  # fmt: skip
 _BEGIN = re.compile(r"<!-- begin ([\w-]+) -->")
 
 

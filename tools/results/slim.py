@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tools.results.gate import by_book
 from tools.results.runs import FORMAT, VERSION, Json
 from tools.results.tasks import kept
 
@@ -46,15 +47,17 @@ def slim(sources: Sequence[str | Path], target: Path) -> int:
         if not path.is_file():
             raise UserError(f"no results at {path}: run the study's command first, or name the file that it left")
     kinds = {_kind(read_json(path, "results")) for path in files}
-    if len(kinds) > 1 or (kinds < {"task", "plain"} and len(files) > 1):
+    if len(kinds) > 1 or (len(files) > 1 and not kinds <= {"grid", "results"}):
         raise UserError(
-            "grids of `fit-plan`, results of `evaluate`, a bench, a seed of a task and MAUVE are runs of their own: "
-            "slim them under different names"
+            "grids of `fit-plan`, results of `evaluate`, a bench, a gate, a search, a seed of a task and MAUVE are runs "
+            "of their own: slim them under different names"
         )
     single = b""
     if kinds == {"task"}:
         found = short(kept(read_json(files[0], "results")))
-    elif kinds == {"plain"}:  # of a bench, or of MAUVE: short as it is
+    elif kinds == {"gate"}:
+        found = short(by_book(read_json(files[0], "results")))
+    elif kinds == {"plain"}:  # of a bench, a search or of MAUVE: short as it is
         found = short(read_json(files[0], "results"))
     elif kinds == {"grid"}:
         found = _grids(files)
@@ -92,7 +95,8 @@ def single_texts(whole: Results) -> Json:
 
 
 def _kind(said: Json) -> str:
-    marks = {"fitting_half": "grid", "task": "task", "ratios": "plain", "features": "plain", "matmul_tflops": "plain"}
+    plain = dict.fromkeys(("ratios", "features", "matmul_tflops", "search"), "plain")
+    marks = {"fitting_half": "grid", "task": "task", "attention": "gate", **plain}
     return next((kind for mark, kind in marks.items() if mark in said), "results")
 
 

@@ -33,6 +33,8 @@ def lost(runs: Runs) -> Table:
     """What 8 steps lose by likelihood, in random order and on spread plans, for every teacher."""
     rows = []
     for teacher, (name, _) in TEACHERS.items():
+        if name not in runs:
+            continue
         run = runs[name]
         level, measured = one_token_a_step(run)
         values = {plan: run.nats("teacher", plan, 8) for plan in ("iid", "golden", "stride")}
@@ -42,7 +44,7 @@ def lost(runs: Runs) -> Table:
             teacher, f"{'' if measured else '≈ '}{level:.3f}", _best_order(runs, teacher), signed(above["iid"]),
             signed(above["golden"]), share["golden"], signed(above["stride"]), share["stride"],
         ])  # fmt: skip
-        if teacher in RACES and (rival := rival_above(runs)):
+        if teacher == POCKET and (rival := rival_above(runs)):
             rows.append([
                 "its causal rival (exact)", f"{rival[0]:.3f}", f"{signed(rival[1])} to random order", *[NOTHING] * 5,
             ])  # fmt: skip
@@ -64,28 +66,32 @@ def lost(runs: Runs) -> Table:
     return Table(note, head, rows)
 
 
-RACES = {"`pocket`, 6.3M, L = 256": "plans-prose"}  # with one token a step in several orders
+POCKET = "`pocket`, 6.3M, L = 256"
+RACES = {POCKET: "plans-prose", "24M, L = 1024": "teacher-24m"}  # with one token a step in several orders
 
 
 def _best_order(runs: Runs, teacher: str) -> str:
-    """One token a step in the best order that was run, less random order; on other blocks of the same books."""
+    """One token a step in the best order that was run, less random order; `pocket`: on other blocks of the books."""
     if teacher not in RACES:
         return NOTHING
-    run = runs[RACES[teacher]]
+    best = best_order(runs[RACES[teacher]])
+    return f"{half(best[1], sign=True)} ({PLANS[best[0]]})" if best else NOTHING
+
+
+def best_order(run: Run) -> tuple[str, list[float]] | None:
+    """The best order of one token a step and what it has more or less than a random one, if any other was run."""
     length = run.said["settings"]["length"]
-    found = {plan: run.above("teacher", plan, length) for plan in PLANS}
-    plan, value = min(((p, v) for p, v in found.items() if v), key=lambda pair: pair[1][0])
-    return f"{half(value, sign=True)} ({PLANS[plan]})"
+    found = {plan: above for plan in PLANS if (above := run.above("teacher", plan, length))}
+    return min(found.items(), key=lambda pair: pair[1][0]) if len(found) > 1 else None
 
 
 def rival_above(runs: Runs) -> tuple[float, float] | None:
     """The exact likelihood of `pocket`'s causal rival, and that less one token a step in random order; None before it
-    was run. Both are of the same 504 blocks."""
+    was run on the same 504 blocks."""
     found = runs["rival"].bound("ar", None, None) if "rival" in runs else None
     level = runs["plans-prose"].nats("teacher", "permutation", runs["plans-prose"].said["settings"]["length"])
-    if found is None or level is None:
+    if found is None or level is None or found["n"] != runs["plans-prose"].said["settings"]["n"]:
         return None
-    assert found["n"] == (runs["plans-prose"].bound("teacher", "permutation", 256) or {})["n"], "other texts"
     return found["per_token"][0], found["per_token"][0] - level
 
 

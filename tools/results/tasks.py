@@ -1,6 +1,7 @@
 """The tasks that need no judge (studies/tasks): what is kept of a run, its tables and its figure.
 
-A score is a share of n texts, each right or wrong, so n and the share are all that single texts would say.
+A score is a share of n texts, each right or wrong, so n and the share are all that single texts would say; of equations
+it is kept how many texts have so many lines right.
 """
 
 from __future__ import annotations
@@ -10,17 +11,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tools.results.figure import CHOICES, STYLE, svg
-from tools.results.form import not_yet
+from tools.results.form import NOTHING, PLANS, Table, not_yet
 from tools.results.runs import Json, Run
-from tools.results.tables import NOTHING, PLANS, Table
 
+STUDENTS = {"mcd": ":", "sdtt": "-."}  # and their lines
 KEPT = (
     "model", "plan", "steps", "n", "nfe", "seconds", "rounds", "precision", "scores", "score", "whole", "different",
-    "entropy", "entropy_stderr", "chi_square",
+    "entropy", "entropy_stderr", "chi_square", "texts",
 )  # fmt: skip
 LOOKS = {**CHOICES, "permutation": ("#5c6470", "X"), "confidence": ("#2e7d32", "h"), "left_to_right": ("#c2185b", "<")}
 LARGE = "shadows-sudoku4-large"
-TASKS = {"tasks-sudoku4": "4 x 4 Sudoku, % of grids valid"}
+TASKS = {  # the run, and what is right: in the figure, in a table; a run that is not there yet has neither
+    "tasks-sudoku4": ("4 x 4 Sudoku, % of grids valid", "4 x 4 grids"),
+    "tasks-records": ("records, % right", "records"),
+    "tasks-sudoku9": ("9 x 9 Sudoku, % of grids valid", "9 x 9 grids"),
+    "tasks-equations": ("sums of six digits, % of lines right", "lines"),
+}
+SIGNS = "0123456789abcdefg"  # of a text in collect.py: so many of its 16 lines are right
 Runs = Mapping[str, Run]
 
 
@@ -28,6 +35,12 @@ def kept(said: Json) -> Json:
     """Of what studies/tasks/collect.py wrote: every cell but its single texts; of two alike the larger."""
     model = said["model"]
     machine = {name: model[name] for name in ("unmask", "revision", "torch", "python", "device", "time")}
+    if said["task"] == "equations":
+        said["cells"] = [c | {"texts": [c["per_text"].count(sign) for sign in SIGNS]} for c in said["cells"]]
+    control = {
+        name: [{key: row[key] for key in row if key != "per_text"} for row in rows]
+        for name, rows in said["control"].items()
+    }
     largest = {(c["model"], c["plan"], c["steps"]): c for c in sorted(said["cells"], key=lambda c: c["n"])}
     cells = [{name: largest[place][name] for name in KEPT if name in largest[place]} for place in sorted(largest)]
     shape, trainer = model["config"]["model"], model["config"]["trainer"]
@@ -35,7 +48,7 @@ def kept(said: Json) -> Json:
     return {
         "task": said["task"], "seed": said["seed"], "machine": [machine],
         "model": {"shape": shape, "trainer": trainer, "steps": model["step"], "held_out": scored},
-        "cells": cells, "control": said["control"],
+        "cells": cells, "control": control,
     }  # fmt: skip
 
 
@@ -47,13 +60,27 @@ def cell(run: Run, model: str, plan: str, steps: int) -> Json | None:
 
 def right(one: Json | None) -> str:
     """The share of right texts in per cent, ± half of its 95% interval (Wilson's, which also serves near 0 and 1)."""
-    return NOTHING if one is None else f"{100 * one['scores'][one['score']]:.1f} ± {100 * wilson(one):.1f}"
+    return NOTHING if one is None else f"{100 * share(one):.1f} ± {100 * half_of(one):.1f}"
+
+
+def share(one: Json) -> float:
+    """Of the texts of a cell that are right, or of their lines."""
+    return float(one["scores"][one["score"]])
+
+
+def half_of(one: Json) -> float:
+    """Half of the 95% interval of a share: of right texts, or of the mean of texts that are right in parts."""
+    if "texts" not in one:
+        return wilson(one)
+    parts = len(one["texts"]) - 1
+    squares = sum(count * (i / parts - share(one)) ** 2 for i, count in enumerate(one["texts"]))
+    return 1.96 * math.sqrt(squares / max(one["n"] - 1, 1) / one["n"])
 
 
 def wilson(one: Json) -> float:
     """Half of the interval: z / (1 + z²/n) sqrt(p (1 - p) / n + z² / 4n²)."""
-    share, n, z = one["scores"][one["score"]], one["n"], 1.96
-    return z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    p, n, z = share(one), one["n"], 1.96
+    return z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
 
 
 def _plans(run: Run) -> list[str]:
@@ -62,27 +89,75 @@ def _plans(run: Run) -> list[str]:
 
 def shares(run: Run, unit: str) -> Table:
     """Right texts of every plan and number of steps, without the head and with it."""
-    found = {(c["model"], c["steps"]) for c in run.said["cells"]}
+    found = {(c["model"], c["steps"]) for c in run.said["cells"] if c["model"] in ("plain", "chain")}
     heads = sorted(found, key=lambda head: (head[0] != "plain", head[1]))
     rows = [
         [PLANS.get(plan, f"`{plan}`"), *(right(cell(run, model, plan, n)) for model, n in heads)]
         for plan in sorted(_plans(run), key=lambda plan: (-_best(run, plan), plan))
     ]
     texts = sorted({c["n"] for c in run.said["cells"]})
+    kinds = [c["different"] / c["whole"] for c in run.said["cells"] if c["whole"]]
+    alike = f" Of the right texts of a cell at least {min(kinds):.1%} differ." if kinds and "4 x 4" not in unit else ""
     note = (
         f"Right {unit} in per cent, {' or '.join(f'{n:,}' for n in texts)} a cell, ± half of the 95% interval; "
-        "a number of steps with + has the head. A dash was not measured."
+        f"a number of steps with + has the head. A dash was not measured.{alike}"
     )
     return Table(note, ["plan \\ steps", *(f"{n}{' +' if model == 'chain' else ''}" for model, n in heads)], rows)
 
 
 def _best(run: Run, plan: str) -> float:
-    return max(c["scores"][c["score"]] for c in run.said["cells"] if c["plan"] == plan)
+    return max(share(c) for c in run.said["cells"] if c["plan"] == plan)
 
 
-def tasks_sudoku4(runs: Runs) -> Table:
-    """Valid 4 x 4 grids."""
-    return shares(runs["tasks-sudoku4"], "4 x 4 grids")
+def _shares(name: str) -> Callable[[Runs], Table]:
+    return lambda runs: shares(runs[name], TASKS[name][1]) if name in runs else not_yet()
+
+
+def tasks_control(runs: Runs) -> Table:
+    """The puzzles that every plan solves."""
+    rows = runs["tasks-sudoku9"].said["control"].get("plain", []) if "tasks-sudoku9" in runs else []
+    if not rows:
+        return not_yet()
+    found = {(row["plan"], row["steps"]): f"{100 * row['solved']:.1f}" for row in rows}
+    counts = sorted({steps for _, steps in found})
+    plans = dict.fromkeys(plan for plan, _ in found)
+    lines = [[PLANS.get(plan, f"`{plan}`"), *(found.get((plan, n), NOTHING) for n in counts)] for plan in plans]
+    note = f"Puzzles of 30 givens and one solution, per cent solved of {rows[0]['n']:,}, without the head."
+    return Table(note, ["plan \\ steps", *map(str, counts)], lines)
+
+
+def tasks_students(runs: Runs) -> Table:
+    """What distillation adds where each answer is checked."""
+    rows = []
+    for name, (_, unit) in TASKS.items():
+        found = runs[name].said["cells"] if name in runs else []
+        for plan, steps in sorted({(c["plan"], c["steps"]) for c in found if c["model"] in STUDENTS}):
+            mine = [right(cell(runs[name], model, plan, steps)) for model in ("plain", *STUDENTS)]
+            rows.append([f"{unit}, {PLANS[plan]}, {steps}", *mine])
+    if not rows:
+        return not_yet()
+    note = (
+        "Right in per cent, ± half of the 95% interval: the model, and its students of three rounds by MCD and SDTT at "
+        "τ = 1."
+    )
+    return Table(note, ["what, plan, steps", "model", "MCD", "SDTT"], rows)
+
+
+def tasks_seeds(runs: Runs) -> Table:
+    """Records of three training seeds."""
+    names = [name for name in ("tasks-records", "tasks-records-s1", "tasks-records-s2") if name in runs]
+    if len(names) < 2:
+        return not_yet()
+    places = [("plain", "permutation", 128), ("plain", "comb", 16), ("plain", "iid", 16), ("chain", "comb", 16)]
+    rows = [
+        [f"{PLANS[plan]}, {N}{' with the head' if model == 'chain' else ''}",
+         *(right(cell(runs[name], model, plan, N)) for name in names)]
+        for model, plan, N in places
+    ]  # fmt: skip
+    seeds = [f"seed {runs[name].said['seed']}" for name in names]
+    return Table(
+        "Right records in per cent, ± half of the 95% interval, by training seed.", ["plan, steps", *seeds], rows
+    )
 
 
 def tasks_uniform(runs: Runs) -> Table:
@@ -149,17 +224,21 @@ def tasks_figure(runs: Runs) -> bytes:
     from matplotlib.figure import Figure
 
     with rc_context(STYLE):
-        figure: Any = Figure(figsize=(3.9 * len(TASKS) + 0.6, 3.4), layout="constrained")
-        axes = figure.subplots(1, len(TASKS), squeeze=False)[0]
-        for axis, (name, title) in zip(axes, TASKS.items(), strict=True):
+        there = {name: title for name, (title, _) in TASKS.items() if name in runs}
+        figure: Any = Figure(figsize=(3.9 * len(there) + 0.6, 3.4), layout="constrained")
+        axes = figure.subplots(1, len(there), squeeze=False)[0]
+        for axis, (name, title) in zip(axes, there.items(), strict=True):
             run = runs[name]
             for plan in _plans(run):
-                for model, line in (("plain", "-"), ("chain", "--")):
+                for model, line in {"plain": "-", "chain": "--", **STUDENTS}.items():
                     _line(axis, run, plan, model, line)
             counts = sorted({c["steps"] for c in run.said["cells"]})
             axis.set_xscale("log", base=2)
             axis.set_xticks(counts, [str(n) for n in counts])
-            axis.set_xlabel("forwards (dashed: with the head)")
+            students = any(c["model"] in STUDENTS for c in run.said["cells"])
+            axis.set_xlabel(
+                f"forwards (dashed: with the head{'; dotted: MCD, dots and dashes: SDTT' if students else ''})"
+            )
             axis.set_ylim(-3, 103)
             axis.set_title(title)
         axes[0].legend(loc="upper left", fontsize=7.5)
@@ -177,5 +256,5 @@ def _line(axis: Any, run: Run, plan: str, model: str, line: str) -> None:
 
 TASK_TABLES: dict[str, Callable[[Runs], Table]] = {
     table.__name__.replace("_", "-"): table
-    for table in (tasks_sudoku4, tasks_uniform, tasks_shadows, tasks_shadows_large)
-}
+    for table in (tasks_uniform, tasks_shadows, tasks_shadows_large, tasks_control, tasks_students, tasks_seeds)
+} | {name: _shares(name) for name in TASKS}

@@ -16,6 +16,8 @@ def few_steps(runs: Runs) -> Table:
     """Samples in few steps against one token a step, at its own entropy."""
     rows = []
     for teacher, (_, name) in TEACHERS.items():
+        if not name:
+            continue
         judged = [runs[f"{name}-{judge}"] for judge in JUDGES]
         length = judged[0].said["settings"]["length"]
         for plan in ("iid", "golden"):
