@@ -49,8 +49,8 @@ def slim(sources: Sequence[str | Path], target: Path) -> int:
     kinds = {_kind(read_json(path, "results")) for path in files}
     if len(kinds) > 1 or (len(files) > 1 and not kinds <= {"grid", "results"}):
         raise UserError(
-            "grids of `fit-plan`, results of `evaluate`, a bench, a gate, a search, a seed of a task and MAUVE are runs "
-            "of their own: slim them under different names"
+            "grids of `fit-plan`, results of `evaluate`, a bench, a gate, a search, a seed of a task and MAUVE are "
+            "runs of their own: slim them under different names"
         )
     single = b""
     if kinds == {"task"}:
