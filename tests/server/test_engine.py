@@ -133,6 +133,7 @@ def test_a_chain_writes_the_same_in_company(checkpoint):
     found = assert_as_alone(engine, many)
     engine.stop()
     assert any(one.tokens != asked.alone(checkpoint)[0] for one, asked in zip(found, many, strict=True))
+    assert all(one.rounds >= one.nfe for one in found)  # at least one a step, and told beside the forwards
 
 
 def test_texts_of_different_length_share_a_forward_with_the_features_that_each_has_alone(checkpoint):

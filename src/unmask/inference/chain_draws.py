@@ -1,11 +1,11 @@
 """The draws of a chain: exact, and of all slots at once.
 
-`fixed_point`: with the noise of every position and state fixed (Gumbel noise, computed anew from a key wherever it is
-needed), start from tokens drawn without the head, apply the head to all of them at once, draw again with the same
-noise, and repeat until nothing changes. Slot i then holds what a loop that draws slot after slot would have put there:
-by induction, slot i is right after i + 1 rounds at the latest. What is known to be right is not computed again, and
-texts that are done leave. The last texts, whose rounds are small and many, go by CUDA graphs where there are some
-(chain_round.py).
+`fixed_point`: with the noise of every position and state fixed (Gumbel noise, computed from a key wherever it is
+needed; a CPU keeps that of one piece of positions for all rounds), start from tokens drawn without the head, apply the
+head to all of them at once, draw again with the same noise, and repeat until nothing changes. Slot i then holds what a
+loop that draws slot after slot would have put there: by induction, slot i is right after i + 1 rounds at the latest.
+What is known to be right is not computed again, and texts that are done leave. The last texts, whose rounds are small
+and many, go by CUDA graphs where there are some (chain_round.py).
 
 `by_acceptance` is speculative sampling: tokens drawn without the head are a draft. One pass of the head says the law q
 of each slot given the draft before it, and from the left the draft's token is kept with probability min(1, q / p). The
@@ -64,7 +64,7 @@ def _begun(slotted: Slotted, drawn: Draw) -> Found:
 
 def fixed_point(slotted: Slotted, uniform_M: Tensor, noise: Noise = "gumbel") -> Draw:
     """All slots at once, again and again with the same noise, until nothing changes."""
-    key_M = keys_of(uniform_M) if noise == "gumbel" else uniform_M
+    key_M = _held(slotted.step, keys_of(uniform_M)) if noise == "gumbel" else uniform_M
     drawn = _by_noise(slotted.step, key_M, noise)
     found, real_RS = _begun(slotted, drawn), slotted.slots.real_RS
     count_R, slot_S = real_RS.sum(1), torch.arange(real_RS.shape[1], device=real_RS.device)
@@ -82,10 +82,21 @@ def fixed_point(slotted: Slotted, uniform_M: Tensor, noise: Noise = "gumbel") ->
     return found.draw(slotted, drawn.dtype)
 
 
+def _held(step: Step, key_M: Tensor) -> Tensor:
+    """The noise itself, (M, V), where a step is one piece on a CPU, whose logarithms take longer than the head; else
+    the keys, from which every round makes it anew."""
+    if step.ready.device.type != "cpu" or step.ready.graphs or step.ready.compiled or len(key_M) > step.ready.chunk:
+        return key_M
+    return gumbel.gumbel(key_M, gumbel.steps_of(step.logits(torch.arange(1)).shape[1]))
+
+
 def _by_noise(step: Step, key_M: Tensor, noise: Noise) -> Draw:
     """Every position by itself, by its own noise."""
     run, drawn = step.ready.fused(gumbel.draw if noise == "gumbel" else categorical.draw), []
     for part in step.parts():
+        if key_M.ndim == 2:
+            drawn.append(gumbel.pick_by(step.own(part), key_M[part]))
+            continue
         logits_CV, key_C = step.logits(part), key_M[part.to(key_M.device)]
         noises = (key_C, gumbel.steps_of(logits_CV.shape[1], step.ready.draw_device)) if noise == "gumbel" else (key_C,)
         drawn.append(run(logits_CV, *noises, step.ready.states.mask, step.law, step.heat(part)))

@@ -59,7 +59,11 @@ def gumbel(key_M: Tensor, step_V: Tensor) -> Tensor:
 
 def pick(shaped_MV: Tensor, key_M: Tensor, step_V: Tensor) -> Draw:
     """One state a position, of log-weights."""
-    noise_MV = gumbel(key_M.to(shaped_MV.device), step_V)
+    return pick_by(shaped_MV, gumbel(key_M.to(shaped_MV.device), step_V))
+
+
+def pick_by(shaped_MV: Tensor, noise_MV: Tensor) -> Draw:
+    """The same with the noise at hand."""
     token_M = (shaped_MV + noise_MV.to(shaped_MV.dtype)).argmax(-1)
     log_q_M = shaped_MV.gather(1, token_M[:, None])[:, 0] - shaped_MV.logsumexp(-1)
     return Draw(token_M, log_q_M, shaped_MV.dtype)

@@ -78,10 +78,14 @@ class Step:
 
     def shaped(self, part: Tensor) -> Tensor:
         """Log-weights of the law at some positions, in the precision of the draw: (C, V), not normalised."""
-        shaped_CV = categorical.shape_logits(self.logits(part), self.ready.states.mask, self.law, self.heat(part))
+        shaped_CV = self.own(part)
         if self.posterior is None:
             return shaped_CV
         return self.posterior(shaped_CV.log_softmax(-1)[:, : self.ready.states.size], part)
+
+    def own(self, part: Tensor) -> Tensor:
+        """The same of the model's law of x_0."""
+        return categorical.shape_logits(self.logits(part), self.ready.states.mask, self.law, self.heat(part))
 
 
 def guided(known: Tensor, unknown: Tensor, w: float) -> Tensor:

@@ -24,6 +24,7 @@ from unmask.core.streams import stream
 from unmask.inference import categorical
 from unmask.inference.cache import Caching, Memory
 from unmask.inference.categorical import DTYPES, Draw, Law
+from unmask.inference.chain import Chain
 from unmask.inference.ready import Ready
 from unmask.inference.step_law import Step, StepLaw
 from unmask.models.denoiser import states_of
@@ -64,6 +65,10 @@ class How:
     spell: Literal["all", "to_end", "answer"] = "all"  # the text as it stands, up to its end, or its answer alone
     cache: Caching | None = None
     guidance: float = 0.0
+
+    def doubt(self) -> str | None:
+        """What a user of a chain should know: a head knows the plans that it was trained on."""
+        return self.step_law.doubt(self.plan.name, self.grid.steps) if isinstance(self.step_law, Chain) else None
 
     def check(self) -> None:
         """Options that exclude one another."""

@@ -16,7 +16,6 @@ from unmask.core.ranks import joined
 from unmask.core.verbs import verb
 from unmask.inference.cache import Caching, block_of
 from unmask.inference.categorical import Law
-from unmask.inference.chain import Chain
 from unmask.inference.ready import make_ready
 from unmask.inference.step_law import StepLaw
 from unmask.models.denoiser import check_denoiser
@@ -182,9 +181,7 @@ def _note_padding(checkpoint: Checkpoint, samples: Samples, shown: bool) -> None
 
 
 def _note_doubt(how: How, shown: bool) -> None:
-    """A head knows the plans that it was trained on."""
-    doubt = how.step_law.doubt(how.plan.name, how.grid.steps) if isinstance(how.step_law, Chain) else None
-    if doubt:
+    if doubt := how.doubt():
         from unmask.core.progress import note
 
         note(doubt, shown)

@@ -37,6 +37,7 @@ class Answer:
     text: str = ""  # what may be sent
     reason: Literal["stop", "length"] | None = None
     nfe: int = 0
+    rounds: int | None = None  # of a chain's head, once the text is done
 
     @classmethod
     def of(cls, task: Task, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> Answer:
@@ -54,6 +55,7 @@ class Answer:
             if not self.settles:
                 return ""
         else:
+            self.rounds = event.rounds
             for at in range(self.start, self.end):
                 if at not in self.drawn or self.drawn[at].token != event.tokens[at]:
                     self.drawn[at] = Change(at, event.tokens[at], event.log_q[at])

@@ -64,7 +64,7 @@ def _said(event: Stepped | Finished | Failed, checkpoint: Checkpoint) -> dict[st
     if isinstance(event, Finished):
         text = checkpoint.tokenizer.decode(event.tokens) if checkpoint.tokenizer else ""
         return {
-            "type": "done", "text": text, "tokens": event.tokens, "log_prob": total(event.log_q), "nfe": event.nfe,
+            "type": "done", "text": text, "tokens": event.tokens, "log_prob": total(event.log_q), **event.counts(),
             "seconds": event.seconds,
         }  # fmt: skip
     changes = [_changed(change, checkpoint.tokenizer) for change in event.changes]

@@ -80,6 +80,11 @@ class Finished:
     log_q: list[float]  # 0 where given; not a number where the process knows no law of its text
     nfe: int
     seconds: float
+    rounds: int | None = None  # of a chain's head
+
+    def counts(self) -> dict[str, int]:
+        """Forwards, and rounds where there were some."""
+        return {"nfe": self.nfe} if self.rounds is None else {"nfe": self.nfe, "rounds": self.rounds}
 
 
 @dataclass(frozen=True)
@@ -318,7 +323,8 @@ class Engine:
             self.counts.finished += 1
             self.counts.tokens += int(blank_L.sum())
             seconds = time.perf_counter() - one.began
-            self._tell(one.ticket, Finished(z_L[:length].tolist(), log_q_L.tolist(), one.nfe, seconds))
+            rounds = int(table.rounds_B[one.draft.at]) or None
+            self._tell(one.ticket, Finished(z_L[:length].tolist(), log_q_L.tolist(), one.nfe, seconds, rounds))
 
     def _fail(self, part: list[_Live], error: Exception) -> None:
         for one in part:

@@ -59,5 +59,5 @@ def _choice(number: int, task: Task, done: Finished) -> dict[str, Any]:
         "blanks": [tokenizer.decode([done.tokens[at] for at in run]) if tokenizer else "" for run in runs],
         "log_prob": total(done.log_q),
         "log_probs": [finite(q) if new else None for q, new in zip(done.log_q, blank, strict=True)],
-        "nfe": done.nfe,
+        **done.counts(),
     }  # fmt: skip

@@ -222,4 +222,7 @@ class Reply:
 
     def _about(self) -> dict[str, Any]:
         """What OpenAI's form has no place for: the seed with which the same request gives the same texts again."""
-        return {"seed": self.tasks[0].how.seed, "nfe": [answer.nfe for answer in self.answers]}
+        how, rounds = self.tasks[0].how, [answer.rounds for answer in self.answers]
+        more = {"rounds": None if None in rounds else rounds, "note": how.doubt()}  # of a chain's head
+        about = {"seed": how.seed, "nfe": [answer.nfe for answer in self.answers]}
+        return about | {name: value for name, value in more.items() if value}
