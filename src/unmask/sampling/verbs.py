@@ -213,7 +213,8 @@ def _caching(checkpoint: Checkpoint, cache: str | None, refresh: int | None) -> 
 
 def how_many(n: int | None, *each: object) -> int:
     """The number of samples: one for each of several prompts where nobody says."""
-    counts = [len(values) for values in each if isinstance(values, (Sequence, Tensor)) and not isinstance(values, str)]
+    counts = [len(ids) for ids in each if isinstance(ids, Tensor) and ids.ndim > 1]  # ids of one text are no texts
+    counts += [len(values) for values in each if isinstance(values, Sequence) and not isinstance(values, str)]
     return max(counts, default=1) if n is None else n
 
 
