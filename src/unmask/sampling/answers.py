@@ -46,7 +46,7 @@ def answer(
 ) -> Written:  # fmt: skip
     """Write at most `blanks` tokens after each prompt (token ids), by default one a step, where no threshold decides
     how many, and in the network's own blocks, if it has some; `how` is what else `sample` takes."""
-    chosen = chosen_plan(plan, block_of(checkpoint.model) if block_size is None else block_size, threshold)
+    chosen = chosen_plan(plan, block_size, threshold, block_of(checkpoint.model))
     assert chosen is not None
     tokenizer = checkpoint.tokenizer
     if tokenizer is None:
