@@ -115,9 +115,8 @@ def evaluate(
         controls = _controls(real, notes)
         total = len(controls) + len(theirs) + len(design.grid()) + bounds * len(design.bounds())
         counted, more = Progress(progress, total), design.most_more()
-        bracketed = f", and at most {more} more to bracket entropies" if more else ""
         if not alone:
-            counted.say(f"{total} cells and bounds{bracketed}")
+            counted.say(_announced(total, more))
         maker = CellMaker(study, measure, ranks, folder, counted, max(design.temperatures))
         given = [maker.given(name, texts) for name, texts in controls.items()]
         made = design.make(maker)
@@ -130,19 +129,26 @@ def evaluate(
         about |= {cell.model: {"role": roles[cell.model], "sha256": None, "provenance": {}} for cell in given}
         settings, reader = _settings(study, design, length, held), None if judge is None else judge.record()
         where = provenance.record(ranks.device, processes=ranks.world)
-        asked: list[Json] = []
-        if questions is not None:
-            masked = {entry.name: entry.checkpoint for entry in entries}
-            asked = frontier(  # every process calls it: they share the answers
-                masked, questions, steps=study.steps, thresholds=thresholds, max_new=max_new, block_size=block_size,
-                cache=cache, seed=study.seed, device=study.device, precision=study.precision, compile=study.compile,
-                batch=study.batch, tell=counted.say,
-            )  # fmt: skip
+        answers = {"max_new": max_new, "block_size": block_size, "thresholds": thresholds, "cache": cache}
+        asked = [] if questions is None else _asked(entries, questions, study, counted.say, **answers)
         found = Results(about, made + given, likelihood, settings, reader, notes, {}, where, asked)
         results = analyse(found, seed=study.seed)
         if out is not None:
             ranks.on_first(lambda: write_results(results, Path(out) / RESULTS))
     return results
+
+
+def _announced(total: int, more: int) -> str:
+    return f"{total} cells and bounds" + (f", and at most {more} more to bracket entropies" if more else "")
+
+
+def _asked(entries: Sequence[Entry], path: Path, study: Study, tell: Callable[[str], None], **how: Any) -> list[Json]:
+    """Answers to questions. Every process calls it: they share the answers."""
+    masked = {entry.name: entry.checkpoint for entry in entries}
+    return frontier(
+        masked, path, steps=study.steps, seed=study.seed, device=study.device, precision=study.precision,
+        compile=study.compile, batch=study.batch, tell=tell, **how,
+    )  # fmt: skip
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------
