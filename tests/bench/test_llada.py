@@ -70,6 +70,8 @@ def test_the_bench_runs_in_miniature(small, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "with a cache, batch 2, temperature 1" in shown
     assert "cached block step, body: " in shown
+    least = rows["ours, compiled, llada's order"]["faster"][0]
+    assert f"no cache, temperature 1, times as fast as plain: at least 1.3; found {least:.3g}" in shown
 
 
 def test_a_part_that_fails_is_said_and_the_next_goes_on(small, tmp_path, monkeypatch, capsys):

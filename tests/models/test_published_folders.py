@@ -89,6 +89,15 @@ def test_an_answer_is_the_text_up_to_its_end_and_the_record_keeps_all_tokens(che
     assert 0 < ended < len(chats)
 
 
+def test_a_conversation_goes_on_from_its_tokens(checkpoint):
+    tokens = torch.tensor(checkpoint.chat(TALK[1:]))
+    samples = sample(checkpoint, infill=tokens, max_new=12, steps=4, seed=3, device="cpu")
+    assert samples.given.tolist() == [[True] * len(tokens) + [False] * 12]
+    answer = samples.tokens[0, len(tokens) :].tolist()
+    end = next((i for i, token in enumerate(answer) if token in checkpoint.tokenizer.stop_ids), 12)
+    assert samples.text == [checkpoint.tokenizer.decode([*tokens.tolist(), *answer[:end]])]
+
+
 def test_prompts_of_different_length_give_what_each_gives_alone(checkpoint):
     prompts = ["Once", "Once upon a time", "a", "there was a small model", "upon"]
     for options in ({"plan": "golden"}, {"plan": "llada", "block_size": 8}, {"plan": "confidence"}):

@@ -132,6 +132,8 @@ def test_a_block_has_at_least_one_position():
 def test_without_a_word_it_writes_in_its_own_blocks_with_its_cache(checkpoint):
     drawn = sample(checkpoint, n=2, steps=8, length=16, device="cpu")
     assert drawn.record["plan"]["name"] == "blocks(4, comb)"
+    named = sample(checkpoint, n=1, steps=8, length=16, plan="confidence", device="cpu")
+    assert named.record["plan"]["name"] == "blocks(4, confidence)"
     assert drawn.record["cache"] == {"kind": "exact", "refresh": None, "approximate": False}
     plain = sample(Checkpoint(checkpoint.model), n=2, steps=8, length=16, device="cpu", cache="none")
     assert torch.equal(drawn.tokens, plain.tokens)

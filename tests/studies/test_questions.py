@@ -5,6 +5,7 @@ import json
 import pytest
 
 from unmask.core.errors import UserError
+from unmask.sampling.answers import answer
 from unmask.studies.evaluate import evaluate
 from unmask.studies.questions import ask, final_number, frontier, read_questions
 from unmask.studies.report import write_report
@@ -36,7 +37,7 @@ def written(path, rows):
 class Codec:
     """A tokenizer whose token 15 spells 7, and every other token nothing that counts."""
 
-    stop_ids, size = frozenset({0}), 21
+    stop_ids, eos_id, size = frozenset({0}), 0, 21
 
     def encode(self, text):
         return [1] * len(text.split())
@@ -62,6 +63,15 @@ def test_right_answers_and_their_cost_are_counted(network, letters):
     assert row["seconds_an_answer"] > 0
 
 
+def test_in_blocks_no_forward_is_made_after_an_answer_has_ended(network, letters):
+    checkpoint = network(letters(20), 1)
+    object.__setattr__(checkpoint, "tokenizer", Codec())
+    prompts = [[1 + i, 2] for i in range(8)]
+    made = answer(checkpoint, prompts, 12, block_size=2, temperature=1.0, device="cpu")
+    assert [one.nfe for one in made.each] == [one.tokens + one.tokens % 2 for one in made.each]
+    assert min(one.nfe for one in made.each) < 12
+
+
 def test_evaluate_asks_every_masked_model_at_every_number_of_steps(scene, tmp_path):
     models, data, _ = scene
     path = written(tmp_path / "questions.jsonl", [("a b c", "so #### 4"), ("d e", "#### 5")])
@@ -72,7 +82,7 @@ def test_evaluate_asks_every_masked_model_at_every_number_of_steps(scene, tmp_pa
     ]  # fmt: skip
     assert all(row["exact_match"] == 0 and row["questions"] == 2 for row in results.questions)
     assert read_results(tmp_path / "out").questions == results.questions
-    assert table(results).rows[0][:3] == ["teacher", "2", "0.0% ± 0.0%"]
+    assert table(results).rows[0][:3] == ["teacher", "2 steps", "0.0% ± 0.0%"]
     assert results.cells
 
 
@@ -86,6 +96,22 @@ def test_questions_alone_draw_no_other_texts(scene, tmp_path):
     assert not results.bounds
     assert any("no other texts were drawn" in note for note in results.notes)
     assert "exact match" in (write_report(results, tmp_path / "out").parent / "report.md").read_text()
+
+
+def test_models_of_different_tokenizers_answer_the_same_questions_by_threshold_and_in_blocks(
+    network, letters, tmp_path
+):
+    path = written(tmp_path / "questions.jsonl", [("a b c", "so #### 4"), ("d e", "#### 5")])
+    models = {"one": network(letters(20), 1), "other": network(letters(12), 2)}
+    asked = {"thresholds": [0.9, 0.01], "block_size": 2, "max_new": 4, "device": "cpu"}
+    found = evaluate(models, questions=path, **asked).questions
+    assert [(row["model"], row["way"]) for row in found] == [
+        ("one", "threshold 0.9"), ("one", "threshold 0.01"), ("other", "threshold 0.9"), ("other", "threshold 0.01"),
+    ]  # fmt: skip
+    for sure, unsure in (found[:2], found[2:]):
+        assert unsure["forwards_an_answer"] < sure["forwards_an_answer"]
+    with pytest.raises(UserError, match="are for answers to questions: give --questions"):
+        evaluate(models, block_size=4)
 
 
 def test_a_file_without_answers_is_one_line(tmp_path):

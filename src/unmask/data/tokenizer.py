@@ -78,7 +78,7 @@ class Tokenizer:
         if eos_id is None:
             raise UserError(f"tokenizer {name!r} has no end-of-document token: it needs one of {', '.join(_EOS_NAMES)}")
         self.eos_id = eos_id
-        bos_id = self._first(*_BOS_NAMES, said.bos_token)
+        bos_id = self._first(said.bos_token, *_BOS_NAMES)
         self.bos_id: int = eos_id if bos_id is None else bos_id  # GPT-2 ends and starts with one token
         self.mask_id = self._first(said.mask_token) if said.mask_token else self._first(*_MASK_NAMES)
         ends = {eos_id, *said.stop_ids, *map(self._inner.token_to_id, (*_TURN_NAMES, said.eos_token or ""))}
@@ -166,7 +166,10 @@ class Tokenizer:
         if not whole.startswith(prompt):
             raise UserError("the chat template changes what precedes an answer once it is given: write prompt and "
                             "answer as they are to be read")  # fmt: skip
-        return self.encode_special(prompt), self.encode_special(whole[len(prompt) :])
+        answer = self.encode_special(whole[len(prompt) :])
+        if prompt == self.spell(messages[:-1], open_answer=False):  # LLaDA's opens a next answer whatever one says
+            answer = answer[: next((i for i, one in enumerate(answer, 1) if one in self.stop_ids), None)]
+        return self.encode_special(prompt), answer
 
     def spell(self, messages: Messages, *, open_answer: bool) -> str:
         """A conversation in the model's chat format, up to where its next answer begins (`open_answer`)."""

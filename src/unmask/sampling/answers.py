@@ -15,6 +15,7 @@ import torch
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.streams import seed_of
+from unmask.inference.cache import block_of
 from unmask.plans.plan import by_threshold
 from unmask.sampling.infill import answer_of
 from unmask.sampling.verbs import chosen_plan, sample
@@ -44,8 +45,8 @@ def answer(
     **how: Any,
 ) -> Written:  # fmt: skip
     """Write at most `blanks` tokens after each prompt (token ids), by default one a step, where no threshold decides
-    how many; `how` is what else `sample` takes."""
-    chosen = chosen_plan(plan, block_size, threshold)
+    how many, and in the network's own blocks, if it has some; `how` is what else `sample` takes."""
+    chosen = chosen_plan(plan, block_size, threshold, block_of(checkpoint.model))
     assert chosen is not None
     tokenizer = checkpoint.tokenizer
     if tokenizer is None:
@@ -61,14 +62,14 @@ def answer(
     record: dict[str, Any] = {}
     begun = time.perf_counter()
     for (_, size), places in groups.items():
-        templates = torch.tensor([[*prompts[place], *[-1] * size] for place in places])
+        given = torch.tensor([list(prompts[place]) for place in places], dtype=torch.long)
         numbers = [seed_of("request", size, *prompts[place]) for place in places]
         count = steps if steps is not None or by_threshold(chosen) else size
-        made = sample(checkpoint, steps=count, plan=chosen, infill=templates, numbers=numbers, seed=seed, **how)
+        made = sample(checkpoint, steps=count, plan=chosen, infill=given, max_new=size, numbers=numbers, seed=seed,
+                      **how)  # fmt: skip
         record = made.record
-        four = zip(places, templates, made.tokens, made.nfe.tolist(), strict=True)
-        for place, template_L, tokens_L, nfe in four:
-            ids = answer_of(tokens_L, template_L, tokenizer.stop_ids, alone=True)
+        for place, tokens_L, given_L, nfe in zip(places, made.tokens, made.given, made.nfe.tolist(), strict=True):
+            ids = answer_of(tokens_L, torch.where(given_L, tokens_L, -1), tokenizer.stop_ids, alone=True)
             found[place] = Answer(tokenizer.decode(ids), min(len(ids) + 1, size), nfe)
     seconds = time.perf_counter() - begun
     return Written([found[place] for place in range(len(prompts))], seconds, record)

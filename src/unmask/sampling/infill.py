@@ -111,12 +111,14 @@ def templates(
         raise UserError(f"n must be at least 1, not {n}")
     if infill is not None and (prompt or suffix or length):
         raise UserError("infill says everything that is given: leave out prompt, suffix and length")
-    _check_answer(max_new, suffix=suffix, length=length, infill=infill)
+    is_ids = isinstance(infill, Tensor)
+    _check_answer(max_new, suffix=suffix, length=length, infill=None if is_ids else infill)
     if chat is not None and (prompt or suffix or length or infill is not None):
         raise UserError("chat says everything that is given: leave out prompt, suffix, infill and length, and bound "
                         "the answer with max_new")  # fmt: skip
     if isinstance(infill, Tensor):
         found = from_ids(infill, n, states)
+        found = [torch.nn.functional.pad(ids_L, (0, max_new or 0), value=-1) for ids_L in found]
     elif chat is not None:
         found = [from_chat(text, max_new or USUAL_ANSWER, tokenizer) for text in _spread("chat", chat, n)]
     elif max_new is not None:

@@ -30,6 +30,8 @@ from unmask.sampling.infill import templates
 from unmask.sampling.sample import Finished, Row, Run, collect
 from unmask.sampling.samples import Samples
 
+INSIDE = (Locked, LeftToRight, Confidence)  # plans that go inside blocks
+
 
 @verb
 def sample(
@@ -94,7 +96,8 @@ def sample(
             the published samplers' own; default: comb. Of the process uniform, which draws every position at every
             step: ancestral (default), greedy_tail (one forward more, for the likeliest tokens), psi:share=0.02 (so much
             is noise again at each step)
-        block_size: go from left to right in blocks of so many positions, the plan inside each
+        block_size: go from left to right in blocks of so many positions, the plan inside each (default: for sdar the
+            model's own blocks, else none)
         threshold: with --plan confidence or blocks the probability, with entropy the nats, at which a position is
             sure enough to be revealed, with entropy_bounded the bound on a step's summed entropy (0.1); this sets the
             number of steps, and puts confidence inside blocks
@@ -135,8 +138,8 @@ def sample(
         raise UserError(f"batch must be at least 1, not {batch}")
     law = Law(temperature, top_p, top_k, "fp32" if draw == LEGACY else draw)
     remask = Remask(remask, eta) if isinstance(remask, str) else remask
-    own = block_of(checkpoint.model) if plan is None and block_size is None else block_size
-    chosen, made = plan_and_grid(checkpoint.process, chosen_plan(plan, own, threshold), grid, steps)
+    chosen = chosen_plan(plan, block_size, threshold, block_of(checkpoint.model))
+    chosen, made = plan_and_grid(checkpoint.process, chosen, grid, steps)
     law_of_step = chosen_step_law(checkpoint, step_law)
     spell: Any = "answer" if chat is not None else "to_end" if max_new is not None else "all"
     kept = _caching(checkpoint, cache, refresh)
@@ -210,13 +213,19 @@ def _caching(checkpoint: Checkpoint, cache: str | None, refresh: int | None) -> 
 
 def how_many(n: int | None, *each: object) -> int:
     """The number of samples: one for each of several prompts where nobody says."""
-    counts = [len(values) for values in each if isinstance(values, (Sequence, Tensor)) and not isinstance(values, str)]
+    counts = [len(ids) for ids in each if isinstance(ids, Tensor) and ids.ndim > 1]  # ids of one text are no texts
+    counts += [len(values) for values in each if isinstance(values, Sequence) and not isinstance(values, str)]
     return max(counts, default=1) if n is None else n
 
 
-def chosen_plan(plan: str | Plan | None, block_size: int | None, threshold: float | None) -> Plan | None:
-    """A plan with its own settings; None: the process's own."""
-    if plan is None and block_size is None and threshold is None:
+def chosen_plan(
+    plan: str | Plan | None, block_size: int | None, threshold: float | None, own: int | None = None
+) -> Plan | None:
+    """A plan with its own settings, inside blocks; None: the process's own plan.
+
+    `own` are the blocks of a block-causal network, in which a plan that is named goes if it can and has no others.
+    """
+    if plan is None and block_size is None and threshold is None and own is None:
         return None
     chosen = any_plan(plan or USUAL)
     if threshold is not None and isinstance(chosen, Blocks):
@@ -227,9 +236,10 @@ def chosen_plan(plan: str | Plan | None, block_size: int | None, threshold: floa
         names = "confidence, entropy, entropy_bounded and blocks"
         raise UserError(f"threshold is for the plans {names}, not {chosen.name}")
     if block_size is None:
-        return chosen
+        named = plan is None or isinstance(plan, str)
+        return Blocks(own, chosen) if own is not None and named and isinstance(chosen, INSIDE) else chosen
     if isinstance(chosen, (Blocks, LLaDAOrder)):
         return replace(chosen, size=block_size)
-    if not isinstance(chosen, (Locked, LeftToRight, Confidence)):
+    if not isinstance(chosen, INSIDE):
         raise UserError(f"the plan {chosen.name} does not go inside blocks: leave out block_size")
     return Blocks(block_size, chosen)

@@ -78,8 +78,7 @@ def how_of(asked: Asked, checkpoint: Checkpoint, limits: Limits) -> How:
     Without a seed a fresh one is drawn, which the answer tells.
     """
     bounded("steps", asked.steps or 1, limits.max_steps)
-    own = block_of(checkpoint.model) if asked.plan is None and asked.block_size is None else asked.block_size
-    plan = chosen_plan(asked.plan, own, asked.threshold)
+    plan = chosen_plan(asked.plan, asked.block_size, asked.threshold, block_of(checkpoint.model))
     chosen, grid = plan_and_grid(checkpoint.process, plan, None, asked.steps)
     bounded("steps", grid.steps, limits.max_steps)
     law = Law(asked.temperature, asked.top_p)

@@ -47,9 +47,12 @@ class Entry:
 
 
 def gather(
-    models: Mapping[str, Source], files: Mapping[str, str | Path]
+    models: Mapping[str, Source], files: Mapping[str, str | Path], compared: bool = True
 ) -> tuple[list[Entry], dict[str, Path], list[str]]:
-    """Models, the teacher first; files of texts by name; and what a reader should know about them."""
+    """Models, the teacher first; files of texts by name; and what a reader should know about them.
+
+    Where no texts are `compared`, models need not have one tokenizer and length, nor a teacher.
+    """
     if both := models.keys() & files.keys():
         raise UserError(f"{min(both)!r} is a model and a file of texts: give each a name of its own")
     for name, path in files.items():
@@ -63,7 +66,12 @@ def gather(
         raise UserError("a causal model is a control, not a contender: give a masked model as well")
     if any(entry.name == TEACHER and entry.role == "ar" for entry in entries):  # a student's own would have its name
         raise UserError(f"{TEACHER!r} is the masked model that students come from, and this one is causal: call it ar")
-    notes = []
+    notes: list[str] = []
+    for entry in entries:
+        if entry.checkpoint.tokenizer is None:
+            raise UserError(f"{entry.name} has no tokenizer, so that its samples are no text: give a model with one")
+    if not compared:
+        return entries, texts, notes
     if not any(entry.role == "teacher" for entry in entries):
         found = next((e for e in (_teacher_of(entry) for entry in entries if entry.role == "student") if e), None)
         if found is None:
@@ -127,9 +135,7 @@ def _check_comparable(entries: list[Entry]) -> None:
     first = entries[0]
     for entry in entries:
         tokenizer, other = entry.checkpoint.tokenizer, first.checkpoint.tokenizer
-        if tokenizer is None or other is None:
-            raise UserError(f"{entry.name} has no tokenizer, so that its samples are no text: give a model with one")
-        if tokenizer.hash != other.hash:
+        if tokenizer and other and tokenizer.hash != other.hash:
             raise UserError(f"{entry.name} and {first.name} have different tokenizers: entropy does not compare")
         own, others = entry.checkpoint.model.length, first.checkpoint.model.length
         if own != others:

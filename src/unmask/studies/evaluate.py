@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
@@ -57,6 +57,9 @@ def evaluate(
     texts: Mapping[str, str | Path] | None = None,
     questions: Path | None = None,
     max_new: int = 256,
+    block_size: int | None = None,
+    thresholds: Sequence[float] = (),
+    cache: Literal["none", "exact", "prefix", "dual"] | None = None,
     study: Study,
     out: str | Path | None = None,
     cells: str | Path | None = None,
@@ -72,25 +75,32 @@ def evaluate(
         texts: NAME=FILE of texts to score beside them, or alone: a line of a .jsonl file is a string or an object with
             a "text"; texts of a .txt file are parted by lines <|endoftext|>, or else by blank lines. Beside models the
             first n are taken, each cut to the models' length
-        questions: a .jsonl of questions with answers in GSM8K's format ("… #### 72"): how many each masked model
-            answers right, tokens a forward and seconds, for each number of steps
-        max_new: tokens of an answer to a question at most
         out: the folder that keeps finished cells and results.json (default: nothing is kept)
         cells: the folder of finished cells, if several evaluations are to share them: samples are then drawn once for
             all judges (default: cells in out)
         progress: called with what is being done, how much is done, of how much
+    Questions:
+        questions: a .jsonl of questions with answers in GSM8K's format ("… #### 72"): how many each masked model
+            answers right, tokens a forward and seconds, for each number of steps (default: 1, 2 and 4 tokens a step)
+        max_new: tokens of an answer at most
+        block_size: write answers from left to right in blocks of so many positions, and none after the block in which
+            an answer ends (default: sdar's own blocks, else the whole answer at once)
+        thresholds: a step reveals all positions that are at least so sure, such as 0.9: a row for each
+        cache: keep keys and values from step to step, as `sample` does
     """
+    if questions is None and (block_size or thresholds or cache):
+        raise UserError("block_size, thresholds and cache are for answers to questions: give --questions as well")
     with joined(study.device) as ranks:
         folder = _claimed(ranks, out, cells)
-        entries, files, notes = gather(models or {}, texts or {})
+        alone = questions is not None and not (texts or study.judge or study.data or study.check)
+        entries, files, notes = gather(models or {}, texts or {}, compared=not alone)
         _check(study, bool(entries))
         check = None if study.check is None else load_check(study.check)
         strings = {name: read_texts(path) for name, path in files.items()}
-        alone = questions is not None and not (files or study.judge or study.data or study.check)
         design = _design(study, entries, notes, draws=not (study.only_bounds or alone))
         tokenizer, length = _shape(entries, strings)
         theirs = _foreign(strings, files, tokenizer, length if entries else None, study.n, notes)
-        held = _held_out(study, tokenizer, length, notes)
+        held = None if alone else _held_out(study, tokenizer, length, notes)
         judge = None if study.judge is None else load_judge(study.judge, device=study.device, dtype=study.judge_dtype)
         if judge is not None:
             check_judge(judge, tokenizer, study.protocol)
@@ -105,7 +115,8 @@ def evaluate(
         controls = _controls(real, notes)
         total = len(controls) + len(theirs) + len(design.grid()) + bounds * len(design.bounds())
         counted, more = Progress(progress, total), design.most_more()
-        counted.say(f"{total} cells and bounds" + (f", and at most {more} more to bracket entropies" if more else ""))
+        if not alone:
+            counted.say(_announced(total, more))
         maker = CellMaker(study, measure, ranks, folder, counted, max(design.temperatures))
         given = [maker.given(name, texts) for name, texts in controls.items()]
         made = design.make(maker)
@@ -118,18 +129,26 @@ def evaluate(
         about |= {cell.model: {"role": roles[cell.model], "sha256": None, "provenance": {}} for cell in given}
         settings, reader = _settings(study, design, length, held), None if judge is None else judge.record()
         where = provenance.record(ranks.device, processes=ranks.world)
-        asked: list[Json] = []
-        if questions is not None:
-            masked = {entry.name: entry.checkpoint for entry in entries}
-            asked = frontier(  # every process calls it: they share the answers
-                masked, questions, steps=study.steps, max_new=max_new, seed=study.seed, device=study.device,
-                batch=study.batch,
-            )  # fmt: skip
+        answers = {"max_new": max_new, "block_size": block_size, "thresholds": thresholds, "cache": cache}
+        asked = [] if questions is None else _asked(entries, questions, study, counted.say, **answers)
         found = Results(about, made + given, likelihood, settings, reader, notes, {}, where, asked)
         results = analyse(found, seed=study.seed)
         if out is not None:
             ranks.on_first(lambda: write_results(results, Path(out) / RESULTS))
     return results
+
+
+def _announced(total: int, more: int) -> str:
+    return f"{total} cells and bounds" + (f", and at most {more} more to bracket entropies" if more else "")
+
+
+def _asked(entries: Sequence[Entry], path: Path, study: Study, tell: Callable[[str], None], **how: Any) -> list[Json]:
+    """Answers to questions. Every process calls it: they share the answers."""
+    masked = {entry.name: entry.checkpoint for entry in entries}
+    return frontier(
+        masked, path, steps=study.steps, seed=study.seed, device=study.device, precision=study.precision,
+        compile=study.compile, batch=study.batch, tell=tell, **how,
+    )  # fmt: skip
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +72,24 @@ def ask(
 
 
 def frontier(
-    models: Mapping[str, Checkpoint], path: Path, *, steps: Sequence[int] | None, max_new: int, seed: int, device: str,
-    batch: int | None,
+    models: Mapping[str, Checkpoint], path: Path, *, steps: Sequence[int] | None, thresholds: Sequence[float] = (),
+    max_new: int, tell: Callable[[str], None] | None = None, **how: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """A row for each masked model and number of steps (default: 1, 2 and 4 tokens a step), at temperature 0, the
-    surest positions first; a model with a chat template is asked in its format."""
+    """A row for each masked model and number of steps or threshold (default: 1, 2 and 4 tokens a step), at temperature
+    0, the surest positions first; a model with a chat template is asked in its format."""
     questions, rows = read_questions(path), []
+    counts = steps or ([] if thresholds else [max_new, max_new // 2, max_new // 4])
+    ways: list[tuple[int | None, float | None]] = [(min(max(1, count), max_new), None) for count in counts]
+    ways += [(None, threshold) for threshold in thresholds]
     for name, checkpoint in models.items():
         if is_causal(checkpoint.model):
             continue
         chat = checkpoint.tokenizer is not None and checkpoint.tokenizer.specials.chat_template is not None
-        for count in steps or [max_new, max_new // 2, max_new // 4]:
-            how = {"seed": seed, "device": device, "batch": batch, "temperature": 0.0}
-            row = ask(checkpoint, questions, max_new=max_new, steps=min(max(1, count), max_new), chat=chat, **how)
-            rows.append({"model": name, **row})
+        for count, threshold in ways:
+            way = f"{count} steps" if threshold is None else f"threshold {threshold:g}"
+            if tell is not None:
+                tell(f"{name} answers {len(questions)} questions, {way}")
+            asked = {"steps": count, "threshold": threshold, "temperature": 0.0, **how}
+            row = ask(checkpoint, questions, max_new=max_new, chat=chat, **asked)
+            rows.append({"model": name, "way": way, "threshold": threshold, **row})
     return rows

@@ -32,8 +32,8 @@ def questions(results: Results) -> Table:
     for row in results.questions:
         error = "" if row["stderr"] is None else f" ± {row['stderr']:.1%}"
         right, cost = f"{row['exact_match']:.1%}{error}", f"{row['tokens_a_forward']:.2f}"
-        rows.append([row["model"], str(row["steps"]), right, cost, f"{row['seconds_an_answer']:.2f}"])
-    head = ["model", "steps", "right", "tokens a forward", "seconds an answer"]
+        rows.append([row["model"], row["way"], right, cost, f"{row['seconds_an_answer']:.2f}"])
+    head = ["model", "in", "right", "tokens a forward", "seconds an answer"]
     asked = results.questions[0]["questions"] if results.questions else 0
     note = "± is a standard error over the questions; seconds are of this machine and batch."
     return Table(f"{asked} questions, exact match of the number after ####", head, rows, note)
