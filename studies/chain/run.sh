@@ -3,8 +3,8 @@
 # predictions' outcomes.
 #   CORPUS=corpora/judge OUT=runs/chain bash studies/chain/run.sh
 # A head that has not done its STEPS after TRAIN seconds is cooled down in COOL more. BEGUN is a folder of heads to go on
-# from, by name. A stage that fails stops no other and is named at the end. KEEP holds two files, written anew after every
-# head: heads.tar (bf16), results.tgz (all else, logs too). All ends after TIME seconds. Stopped, the same call goes on.
+# from, by name. A stage that fails stops no other and is named at the end. KEEP holds these, written anew after every
+# head: heads.00, .01, ... (bf16), results.tgz (all else, logs too). All ends after TIME seconds. Stopped, the same call goes on.
 # At toy size, on a CPU:
 #   CORPUS=corpora/sample OUT=runs/toy STEPS=6 SHORT=2 TEXTS=2 COUNTS="2 4" ONE=8 PLANS="comb golden" BATCHES="1 2" \
 #       FLAGS="--batch 2 --warmup 2 --no-compile" JOINT="--batch 2 --warmup 2" bash studies/chain/run.sh
@@ -49,7 +49,7 @@ keep() { # at once, so that nothing is lost if time runs out
   (
     flock 8
     mkdir -p "$OUT/bf16"
-    tar -cf "$KEEP/.heads" --exclude './order-*' --exclude ./distil -C "$OUT/bf16" . && mv "$KEEP/.heads" "$KEEP/heads.tar"
+    slices "$OUT/bf16" heads
   ) 8>"$OUT/lock-heads"
   results
 }
