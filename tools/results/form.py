@@ -54,9 +54,9 @@ class Table:
         return "\n".join([self.note, "", *lines])
 
 
-def not_yet(there: str = "../results.md") -> Table:
+def not_yet(there: str = "../predictions.md") -> Table:
     """In place of the table of a study that was not run yet."""
-    return Table(f"Not measured yet. What we expect is [registered]({there}#registered-predictions).", [], [])
+    return Table(f"Not measured yet. What we expect is [registered]({there}).", [], [])
 
 
 def signed(value: float | None, digits: int = 3) -> str:

@@ -128,7 +128,7 @@ def speed_duo_sampling(runs: Runs) -> Table:
     """`unmask bench sampler --process uniform`."""
     run = run_of(runs, SAMPLING)
     if run is None:
-        return not_yet("results.md")
+        return not_yet("predictions.md")
     ratios = {one["steps"]: one for one in run.said["ratios"]}
     rows = []
     for line in run.said["lines"]:
@@ -151,7 +151,7 @@ def speed_duo_training(runs: Runs) -> Table:
     """`unmask bench duo`."""
     run = run_of(runs, TRAINING)
     if run is None:
-        return not_yet("results.md")
+        return not_yet("predictions.md")
     said = run.said
     rows = [
         [one["name"], f"{one['tokens_per_second']:,.0f}", f"{one['flops_share']:.0%}", _gib(one)]
