@@ -153,8 +153,10 @@ class CommandLine:
         if not name.startswith("--"):
             return UserError(f"unexpected argument {word!r}; see --help")
         allowed = [flag[2:] for action in self.parser._actions for flag in action.option_strings if flag[:2] == "--"]
-        guess = nearest(name[2:], allowed, cutoff=0.6)
-        return UserError(f"unknown option {name}: " + (f"did you mean --{guess}?" if guess else "see --help"))
+        longer = [flag for flag in allowed if name[2:] in flag.split("_")]  # --steps, where there are --round_steps
+        guesses = dict.fromkeys(filter(None, [nearest(name[2:], allowed, cutoff=0.6), *longer]))
+        meant = " or ".join(f"--{guess}" for guess in guesses)
+        return UserError(f"unknown option {name}: " + (f"did you mean {meant}?" if meant else "see --help"))
 
     def _read_recipe(self, recipe: str) -> dict[str, Any]:
         content = read_recipe(recipe)
