@@ -1,4 +1,4 @@
-"""Whether a teacher passes the gate of docs/predictions.md: nats a byte on held-out books, beside pocket on the same text.
+"""Whether a teacher passes the gate of docs/predictions.md: nats a byte on held-out books, beside pocket.
 
 python studies/teacher/gate.py runs/teacher/bf16 --prose prose.txt.xz --out gate.json
     reads blocks of the teacher's length; the other model reads the same tokens in blocks of its own. Prints each

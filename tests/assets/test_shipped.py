@@ -13,15 +13,17 @@ from unmask.cli.main import main
 from unmask.core.files import sha256_file
 from unmask.data.tokenizer import Tokenizer
 from unmask.metrics.judges import load_judge
+from unmask.metrics.nelbo import nelbo
+from unmask.metrics.texts import held_out
 
 # The release's models: weights are committed once, so a name is added here in the commit that adds its folder.
-SHIPPED = ["pocket", "pocket-judge", "pocket-mcd"]
-NAMES = sorted({*SHIPPED, *bundled()})
+SHIPPED, HEADS = ["pocket", "pocket-judge", "pocket-mcd"], ["pocket-chain"]
+NAMES = sorted({*SHIPPED, *bundled()} - {*HEADS})
 MOST = 40_000_000  # bytes of all of them together
 
 
 def test_what_is_said_to_ship_is_there_and_small():
-    assert sorted(bundled()) == sorted(SHIPPED)
+    assert sorted(bundled()) == sorted([*SHIPPED, *HEADS])
     assert sum(file.stat().st_size for folder in bundled().values() for file in folder.iterdir()) <= MOST
 
 
@@ -41,7 +43,7 @@ def test_a_shipped_model_is_whole_and_says_what_it_is(name):
     assert checkpoint.tokenizer.hash == Tokenizer.load(name).hash == Tokenizer.load("pocket").hash
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *HEADS])
 def test_a_shipped_model_names_no_folder_of_anybody(name):
     for file in ("README.md", "provenance.json", "config.json"):
         text = (bundled()[name] / file).read_text(encoding="utf-8")
@@ -51,6 +53,16 @@ def test_a_shipped_model_names_no_folder_of_anybody(name):
 def test_the_shipped_student_was_distilled_from_the_shipped_teacher():
     teacher = json.loads((bundled()["pocket-mcd"] / "provenance.json").read_text())["config"]["facts"]["teacher"]
     assert teacher == {"source": "pocket", "weights": weights_hash(load("pocket").model)}
+
+
+def test_the_shipped_head_is_worth_in_two_steps_what_its_card_says():
+    folder = bundled()["pocket-chain"]
+    assert f"{sha256_file(folder / 'model.safetensors')}  model.safetensors" in (folder / "README.md").read_text()
+    head, alone = load("pocket-chain"), load("pocket")
+    assert weights_hash(head.model) == weights_hash(alone.model), "the model itself is not touched"
+    shown = held_out("sample", alone.tokenizer, alone.model.length, count=8)
+    known, unknown = (nelbo(one, shown, 2, plan="comb", device="cpu").per_token.value for one in (head, alone))
+    assert unknown - known > 0.35  # 0.466 on its own held-out books
 
 
 def test_sample_without_a_word_writes_text(capsys, tmp_path, monkeypatch):

@@ -53,7 +53,8 @@ def folder(tmp_path_factory, write_corpus, network):
     save(stored(folder / "head" / "checkpoint"), made / "bf16" / "small-muon", dtype=torch.bfloat16)
     bounds(folder, "teacher", folder / "base", "comb", "2", "4")
     bounds(folder, "one-token", folder / "base", "permutation", str(LENGTH))
-    bounds(folder, "small-muon", made / "bf16" / "small-muon", "comb", "2", "4")
+    for name in ("small-muon", "blind-muon"):  # one head in both places: the scripts only read files
+        bounds(folder, name, made / "bf16" / "small-muon", "comb", "2", "4")
     return folder
 
 
@@ -143,17 +144,14 @@ def test_predictions_are_told_from_the_bounds(script):
     assert "| none | `comb` | +0.600 ± 0.000 | +0.200 ± 0.000 | +0.030 ± 0.000 |" in rows
 
 
-def test_a_head_becomes_an_asset_with_its_own_figures(folder, script, tmp_path, capsys):
-    table = script("table")
-    table.main(folder / "run")
-    shown = capsys.readouterr().out
+def test_a_head_becomes_an_asset_with_its_own_figures(folder, script, tmp_path):
     script("ship").main(folder / "run", tmp_path / "asset")
     made, base = stored(tmp_path / "asset"), unmask.load(folder / "base")
     assert {weight.dtype for weight in made.model.parameters()} == {torch.bfloat16}
-    card = (tmp_path / "asset" / "README.md").read_text()
-    rows = [line for line in shown.splitlines() if line.startswith(("| none | `comb`", "| small-muon | `comb`"))]
-    assert len(rows) == 2
-    assert all(row in card for row in rows)
+    card, found = (tmp_path / "asset" / "README.md").read_text(), script("table").found_in(folder / "run")
+    alone, mine, blind = (found[name, "comb", 2].value for name in ("teacher", "small-muon", "blind-muon"))
+    assert f"| `comb` | 2 | {alone:.4f} | {mine - alone:+.3f} ±" in card
+    assert f"| {blind - alone:+.3f} ±" in card
     asset, kept = (
         unmask.sample(base, 1, 4, step_law=law, device="cpu")
         for law in (tmp_path / "asset", folder / "run/bf16/small-muon")

@@ -1,4 +1,4 @@
-"""What came of the predictions about the uniform process that docs/predictions.md registers on 2026-11-19, row by row."""
+"""What came of the predictions of 2026-11-19 about the uniform process (docs/predictions.md), row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What committed runs say of registered predictions (docs/predictions.md), row by row: `python -m tools.results outcomes`.
+"""What committed runs say of predictions (docs/predictions.md), row by row: `python -m tools.results outcomes`.
 
 A row is printed once its run is in docs/results; what of it was not measured is said. The outcome column takes these
 lines, so nobody types a number.

@@ -51,7 +51,7 @@ def lost(runs: Runs) -> Table:
     note = (
         "N-step NELBO on held-out books in nats a token: one token a step in random order (≈: extrapolated from "
         "`iid`) and what the best order that was run has more or less, what 8 steps lose against random order, and the "
-        "share of `iid`'s loss that a spread plan removes."
+        "share of `iid`'s loss that a spread plan removes. Other blocks than in plans.md, so numbers differ a little."
     )
     head = [
         "teacher",
