@@ -47,7 +47,7 @@ def test_train_then_train_on_from_its_weights(capsys, corpora, tmp_path):
     start = {"source": first, "weights": weights_hash(begun), "step": load(first).provenance["step"]}
     assert config["facts"] == {"from": start}
     assert (config["objective"]["plan"], config["objective"]["plan_steps"]) == ("golden", 4)
-    code, out = run(capsys, "--data", corpora[0], "--from", first, *options.split(), "8")
+    code, out = run(capsys, "--data", corpora[0], "--from", first, "--out", second, *options.split(), "8")
     assert (code, "only a chain takes several" in out) == (2, True)
 
 
