@@ -9,6 +9,7 @@ import logging
 from collections.abc import Mapping
 from json import JSONDecodeError, loads
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from torch import nn
@@ -44,7 +45,8 @@ def spread(model: nn.Module, device_map: DeviceMap, stored: Stored) -> None:
     try:
         dispatch_model(model, places, offload_index=index if "disk" in places.values() else None)
     except (ValueError, RuntimeError, KeyError) as error:
-        raise UserError(f"accelerate cannot go by this device_map: {str(error).splitlines()[0]}") from error
+        why = shorten(str(error), 200, placeholder=" …")  # it may list every weight of the model
+        raise UserError(f"accelerate cannot go by this device_map: {why}") from error
     finally:
         logger.setLevel(level)
     model.hf_device_map = places  # type: ignore[assignment]
