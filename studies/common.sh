@@ -68,7 +68,9 @@ slices() { # FOLDER NAME: the folder as $KEEP/NAME.00, NAME.01, ... of at most $
 
 joined() { # FROM NAME TO: the folder again
   mkdir -p "$3" && cat "$1/$2".[0-9][0-9] | "${PYTHON:-python3}" -c 'import sys, tarfile
-tarfile.open(fileobj=sys.stdin.buffer, mode="r|xz").extractall(sys.argv[1], filter="data")' "$3"
+file = tarfile.open(fileobj=sys.stdin.buffer, mode="r|xz")
+file.extraction_filter = getattr(tarfile, "data_filter", None) # Python 3.11.2 has none
+file.extractall(sys.argv[1])' "$3"
 }
 
 results() { # all small files beneath OUT, logs too, as $KEEP/results.tgz
