@@ -45,8 +45,10 @@ def cell_of(task: str, said: dict[str, Any], tokenizer: Tokenizer, check: Callab
     named = [one[name] for one in found if one[main] == 1]
     scores = {key: sum(one[key] for one in found) / n for key in found[0] if key != name}
     distilled = (record["model"].get("distillation") or {}).get("method", "plain")
+    law = record["step_law"]
+    head = "blind" if law.get("blind") else "chain"
     cell = {
-        "model": distilled if record["step_law"]["name"] == "factorised" else "chain", "plan": record["plan"]["name"],
+        "model": distilled if law["name"] == "factorised" else head, "plan": record["plan"]["name"],
         "steps": record["steps"], "n": n, "nfe": sum(said["nfe"]) / n, "seconds": said["seconds"],
         "rounds": record["rounds"], "precision": record["precision"], "scores": scores, "score": main,
         "whole": len(named), "different": len(set(named)),  # of the whole ones

@@ -3,8 +3,8 @@
 #   OUT=runs/tasks-found bash studies/tasks/run.sh
 #   TASKS=records SEEDS="0 1 2" SCALE=150 TIME=600 OUT=... bash studies/tasks/run.sh
 # Every task and seed goes its own way beside the others; after TIME seconds what is done counts. A model that has not done
-# its steps after 45% of TIME ends there, by its averaged weights; a chain has a quarter of TIME, each of STUDENTS a fifth. $OUT gets TASK-sSEED.json
-# (for `python -m tools.results slim`) and logs.tar.gz. Seed FIRST meets every plan, the others the headline's.
+# its steps after 45% of TIME ends there, by its averaged weights; a chain and its blind control have a quarter of TIME each, each
+# of STUDENTS a fifth. $OUT gets TASK-sSEED.json (for `python -m tools.results slim`) and logs.tar.gz. Seed FIRST meets every plan, the others the headline's.
 # At toy size, in minutes on a CPU: TOY=1 TASKS=sudoku4 OUT=runs/toy bash studies/tasks/run.sh
 set -uo pipefail
 : "${OUT:=runs/tasks-found}" "${WORK:=runs/tasks}" "${TASKS:=records sudoku9 sudoku4 equations}" "${SEEDS:=0}"
@@ -102,6 +102,13 @@ chained() { # the chain, and what it writes
   [ "$kind" != 9 ] || python "$here/control.py" "$run/chain" "$corpus-puzzles.txt" "$run/control-chain.json" ${TOY:+4}
 }
 
+blind() { # the control: the same head, which sees no token of its step
+  # shellcheck disable=SC2086
+  train "$((TIME / 4))" "$run/blind" --steps "$chained" --objective chain --from "$run/model" --batch "$batch" --lr 2e-3 \
+    --muon_lr 0.01 --weight_decay 0.01 --eval_every 0 --set blind=true $focus &&
+    draw "$run/blind" blind "$TEXTS" --plans comb --steps $counts --control_steps $counts
+}
+
 student() { # a method: the model distilled, delta from 2/L, and what the student of the last whole round writes
   local last
   # shellcheck disable=SC2086
@@ -125,6 +132,7 @@ pipeline() { # of one task and seed
     --batch "$batch" --muon_lr 0.02 --lr 1.5e-3 --eval_every "$steps" || return
   plain &
   chained &
+  [ "$seed" != "$FIRST" ] || blind &
   for method in $STUDENTS; do student "$method" & done
   wait
   collect

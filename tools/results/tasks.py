@@ -14,6 +14,7 @@ from tools.results.figure import CHOICES, STYLE, svg
 from tools.results.form import NOTHING, PLANS, Table, not_yet
 from tools.results.runs import Json, Run
 
+HEADS = {"plain": "", "chain": " +", "blind": " ×"}  # and their marks in a table
 STUDENTS = {"mcd": ":", "sdtt": "-."}  # and their lines
 KEPT = (
     "model", "plan", "steps", "n", "nfe", "seconds", "rounds", "precision", "scores", "score", "whole", "different",
@@ -89,8 +90,8 @@ def _plans(run: Run) -> list[str]:
 
 def shares(run: Run, unit: str) -> Table:
     """Right texts of every plan and number of steps, without the head and with it."""
-    found = {(c["model"], c["steps"]) for c in run.said["cells"] if c["model"] in ("plain", "chain")}
-    heads = sorted(found, key=lambda head: (head[0] != "plain", head[1]))
+    found = {(c["model"], c["steps"]) for c in run.said["cells"] if c["model"] in HEADS}
+    heads = sorted(found, key=lambda head: (list(HEADS).index(head[0]), head[1]))
     rows = [
         [PLANS.get(plan, f"`{plan}`"), *(right(cell(run, model, plan, n)) for model, n in heads)]
         for plan in sorted(_plans(run), key=lambda plan: (-_best(run, plan), plan))
@@ -100,9 +101,10 @@ def shares(run: Run, unit: str) -> Table:
     alike = f" Of the right texts of a cell at least {min(kinds):.1%} differ." if kinds and "4 x 4" not in unit else ""
     note = (
         f"Right {unit} in per cent, {' or '.join(f'{n:,}' for n in texts)} a cell, ± half of the 95% interval; "
-        f"a number of steps with + has the head. A dash was not measured.{alike}"
+        "a number of steps with + has the head, with × one that is blind to its step's tokens. A dash was not "
+        f"measured.{alike}"
     )
-    return Table(note, ["plan \\ steps", *(f"{n}{' +' if model == 'chain' else ''}" for model, n in heads)], rows)
+    return Table(note, ["plan \\ steps", *(f"{n}{HEADS[model]}" for model, n in heads)], rows)
 
 
 def _best(run: Run, plan: str) -> float:
