@@ -30,9 +30,14 @@ def own_entropy(run: Run, cell: Json) -> float | None:
 
 
 def path(run: Run, model: str, plan: str, steps: int) -> list[Json]:
-    """Cells of a model at all temperatures."""
+    """Cells of a model at all temperatures and cuts."""
     wanted = {"model": model, "plan": plan, "steps": steps}
     return [cell for cell in run.said["cells"] if all(cell[name] == value for name, value in wanted.items())]
+
+
+def temperatures(run: Run, model: str, plan: str, steps: int) -> list[Json]:
+    """The same without a cut of the law."""
+    return [cell for cell in path(run, model, plan, steps) if "top_p" not in cell]
 
 
 def read_off(run: Run, cells: Sequence[Json], entropy: float) -> tuple[float, float, float] | None:
@@ -61,3 +66,11 @@ def gap(run: Run, one: Json | None, cells: Sequence[Json], sign: int = 1) -> lis
     across = (one["sampler_entropy"][2] - one["sampler_entropy"][1]) / 2 if "sampler_entropy" in one else 0.0
     spread, less = math.hypot(half, mine, slope * across), sign * (one["path_gap"][0] - value)
     return [less, less - spread, less + spread]
+
+
+def between(run: Run, one: tuple[str, int], other: tuple[str, int]) -> list[float] | None:
+    """The teacher on a plan in so many steps less the teacher on another, both first at T = 1: whichever of the two has
+    temperatures around the other's own entropy."""
+    mine, theirs = (run.cell("teacher", *at) for at in (one, other))
+    found = gap(run, theirs, temperatures(run, "teacher", *one), sign=-1)
+    return found or gap(run, mine, temperatures(run, "teacher", *other))

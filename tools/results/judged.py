@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tools.results.form import NOTHING, PLANS, Runs, Table, half
-from tools.results.frontier import gap, path
-from tools.results.runs import Json, Run
+from tools.results.frontier import between
+from tools.results.runs import Json
 
 NO_MODEL = ("real text", "parrot", "period", "mirror", "phrase bank")
 
@@ -15,7 +15,7 @@ def by_judge(runs: Runs) -> Table:
     for steps in (4, 8, 16):
         for plan in ("comb", "golden", "iid"):
             cell = run.cell("teacher", plan, steps)
-            less = NOTHING if plan == "comb" else half(_less_comb(run, plan, steps), sign=True)
+            less = NOTHING if plan == "comb" else half(between(run, (plan, steps), ("comb", steps)), sign=True)
             rows.append([f"{PLANS[plan]}, {steps}", *_scores(cell), less])
     rows += [[name, *_scores(run.cell(name, None, None, None)), NOTHING] for name in NO_MODEL]
     note = (
@@ -29,13 +29,6 @@ def by_judge(runs: Runs) -> Table:
 
 def _scores(cell: Json | None) -> list[str]:
     return [half((cell or {}).get(name)) for name in ("sampler_entropy", "judge_nll", "energy_distance")]
-
-
-def _less_comb(run: Run, plan: str, steps: int) -> list[float] | None:
-    """Whichever of the two has temperatures around the other's entropy."""
-    ours, theirs = ([c for c in path(run, "teacher", name, steps) if "top_p" not in c] for name in ("comb", plan))
-    found = gap(run, run.cell("teacher", plan, steps), ours)
-    return found or gap(run, run.cell("teacher", "comb", steps), theirs, sign=-1)
 
 
 JUDGED = {"judged": by_judge}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tools.results.form import PLANS, Runs, Table, half, not_yet, signed
-from tools.results.frontier import gap, path
+from tools.results.frontier import gap, path, temperatures
 from tools.results.runs import Json, Run
 
 TEACHER = "students-teacher"
@@ -22,7 +22,7 @@ def curves(run: Run, plan: str, steps: int) -> tuple[list[Json], list[Json]]:
     """The teacher's cells by temperature, and by top-p."""
     every = path(run, "teacher", plan, steps)
     hottest = max((c["temperature"] for c in every if "top_p" in c), default=1.0)
-    return [c for c in every if "top_p" not in c], [c for c in every if "top_p" in c or c["temperature"] == hottest]
+    return temperatures(run, "teacher", plan, steps), [c for c in every if "top_p" in c or c["temperature"] == hottest]
 
 
 def gains(runs: Runs, name: str, plan: str, steps: int) -> list[list[float] | None]:

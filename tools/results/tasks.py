@@ -99,10 +99,10 @@ def shares(run: Run, unit: str) -> Table:
     texts = sorted({c["n"] for c in run.said["cells"]})
     kinds = [c["different"] / c["whole"] for c in run.said["cells"] if c["whole"]]
     alike = f" Of the right texts of a cell at least {min(kinds):.1%} differ." if kinds and "4 x 4" not in unit else ""
+    control = ", with × one that is blind to its step's tokens" if any(model == "blind" for model, _ in heads) else ""
     note = (
         f"Right {unit} in per cent, {' or '.join(f'{n:,}' for n in texts)} a cell, ± half of the 95% interval; "
-        "a number of steps with + has the head, with × one that is blind to its step's tokens. A dash was not "
-        f"measured.{alike}"
+        f"a number of steps with + has the head{control}. A dash was not measured.{alike}"
     )
     return Table(note, ["plan \\ steps", *(f"{n}{HEADS[model]}" for model, n in heads)], rows)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from tools.results.form import JUDGES, NOTHING, PLANS, TEACHERS, Runs, Table, half, less, ppl, signed
-from tools.results.frontier import gap, own_entropy, path
+from tools.results.frontier import between, gap, own_entropy, path
 from tools.results.runs import Run
 
 UNPAIRED = "Intervals are unpaired: what single texts gave was not kept."
@@ -25,7 +25,7 @@ def few_steps(runs: Runs) -> Table:
                 one, yard = (judged[0].cell("teacher", *at) for at in ((plan, steps), ("permutation", length)))
                 if one and yard:
                     own = less(one["sampler_entropy"], yard["sampler_entropy"])
-                    rows.append([f"{teacher}: {PLANS[plan]}, {steps}", own, *(_to_one(r, plan, steps) for r in judged)])
+                    rows.append([f"{teacher}: {PLANS[plan]}, {steps}", own, *_to_one(judged, (plan, steps), length)])
     note = (
         "Less one token a step in random order at T = 1, nats a byte: the own entropy at T = 1, and the judge's nats "
         "with the few steps' temperature set to equal own entropy (below 0 is better; – where none of those that were "
@@ -35,13 +35,9 @@ def few_steps(runs: Runs) -> Table:
     return Table(note, head, rows)
 
 
-def _to_one(run: Run, plan: str, steps: int) -> str:
-    """Few steps less one token a step, whichever of the two has temperatures around the other's entropy."""
-    length = run.said["settings"]["length"]
-    one, yard = run.cell("teacher", plan, steps), run.cell("teacher", "permutation", length)
-    found = gap(run, yard, path(run, "teacher", plan, steps), sign=-1)
-    found = found or gap(run, one, path(run, "teacher", "permutation", length))
-    return half(found, sign=True)
+def _to_one(judged: Sequence[Run], few: tuple[str, int], length: int) -> list[str]:
+    """Few steps less one token a step, by each judge."""
+    return [half(between(run, few, ("permutation", length)), sign=True) for run in judged]
 
 
 def finetuned(runs: Runs) -> Table:
