@@ -83,8 +83,8 @@ def fixed_point(slotted: Slotted, uniform_M: Tensor, noise: Noise = "gumbel") ->
 
 
 def _held(step: Step, key_M: Tensor) -> Tensor:
-    """The noise itself, (M, V), where a step is one piece on a CPU, whose logarithms took a quarter of the time; else the
-    keys, from which every round makes it anew."""
+    """The noise itself, (M, V), where a step is one piece on a CPU, whose logarithms took a quarter of the time; else
+    the keys, from which every round makes it anew."""
     if step.ready.device.type != "cpu" or step.ready.graphs or step.ready.compiled or len(key_M) > step.ready.chunk:
         return key_M
     return gumbel.gumbel(key_M, gumbel.steps_of(step.logits(torch.arange(1)).shape[1]))
