@@ -5,6 +5,7 @@
 # A head that has not done its STEPS after TRAIN seconds is cooled down in COOL more. BEGUN is a folder of heads to go on
 # from, by name. A stage that fails stops no other and is named at the end. KEEP holds these, written anew after every
 # head: heads.00, .01, ... (bf16), results.tgz (all else, logs too). All ends after TIME seconds. Stopped, the same call goes on.
+# COST= leaves the times out, where other work goes on beside it; HEADS= ORDERS= BEYOND= does nothing else, later.
 # At toy size, on a CPU:
 #   CORPUS=corpora/sample OUT=runs/toy STEPS=6 SHORT=2 TEXTS=2 COUNTS="2 4" ONE=8 PLANS="comb golden" BATCHES="1 2" \
 #       FLAGS="--batch 2 --warmup 2 --no-compile" JOINT="--batch 2 --warmup 2" bash studies/chain/run.sh
@@ -12,7 +13,7 @@ set -uo pipefail
 : "${CORPUS:?a folder of unmask prepare, with the tokenizer of the model}" "${OUT:=runs/chain}" "${KEEP:=$OUT/kept}" "${MODEL:=pocket}"
 : "${STEPS:=6000}" "${SHORT:=500}" "${TRAIN:=200}" "${COOL:=200}" "${LIMIT:=120}" "${TEXTS:=504}" "${ONE:=256}" "${FLAGS:=}"
 : "${PLANS:=comb golden stride iid}" "${COUNTS:=2 4 8 16}" "${HEADS=small-muon blind-muon small-adamw large-muon}"
-: "${TIME:=590}" "${ORDERS=left_to_right plan confidence}" "${BEYOND=joint distil}" "${JOINT:=}" "${BEGUN:=}" "${BATCHES:=1 64}" "${RIVAL:=}"
+: "${TIME:=590}" "${COST=1}" "${ORDERS=left_to_right plan confidence}" "${BEYOND=joint distil}" "${JOINT:=}" "${BEGUN:=}" "${BATCHES:=1 64}" "${RIVAL:=}"
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../common.sh"
 deadline "$TIME"
@@ -73,6 +74,7 @@ short() { one "$1" "$SHORT" "comb golden iid" "2 4" "${@:2}"; }
 
 cost() { # of a step with the best head, alone on the machine; and the figure of both
   local head
+  [ -n "$COST" ] || return 0
   head=$(find "$OUT/bf16" -maxdepth 1 -name '*-muon' ! -name 'blind*' 2>/dev/null | sort | tail -n 1) # small before large
   [ -n "$head" ] || return
   # shellcheck disable=SC2086
