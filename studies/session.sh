@@ -7,7 +7,7 @@
 # other and is named at the end of OUT/log.
 # At toy size, on a CPU: TOY=1 CLASSICS0=... CLASSICS1=... OUT=runs/toy TIME=600 bash studies/session.sh
 set -uo pipefail
-: "${OUT:=runs/session}" "${TIME:=1640}" "${QUIET:=520}" "${LAST:=240}" "${TOY:=}" "${KEEP:=$OUT/kept}"
+: "${OUT:=runs/session}" "${TIME:=1600}" "${QUIET:=500}" "${LAST:=230}" "${TOY:=}" "${KEEP:=$OUT/kept}"
 here=$(cd "$(dirname "$0")" && pwd)
 
 fetch() { # FOLDER WEIGHTS...: everything small as one archive in slices, then slices of weights
@@ -73,7 +73,7 @@ env "${found[@]}" TASKS=records WORK="$OUT/tasks" OUT="$OUT/tasks-found" KEEP="$
   bash "$here/tasks/run.sh" >"$OUT/logs/tasks.log" 2>&1 &
 {
   until [ -e "$OUT/corpora/teacher/index.json" ]; do [ "$(left "$LAST")" -gt 1 ] || exit; sleep 1; done
-  env "${duo[@]}" STEPS="${STEPS:-1000}" CORPUS="$OUT/corpora/teacher" OUT="$OUT/duo" KEEP="$OUT/duo/kept" TRAIN=$((S * 38 / 100)) TIME=$((S * 45 / 100)) \
+  env STEPS=800 "${duo[@]}" CORPUS="$OUT/corpora/teacher" OUT="$OUT/duo" KEEP="$OUT/duo/kept" TRAIN=$((S * 45 / 100)) TIME=$((S * 52 / 100)) \
     bash "$here/duo/train.sh" >"$OUT/logs/duo.log" 2>&1
   env "${found[@]}" OUT="$OUT/shadows-tasks-large" KEEP="$OUT/shadows-tasks-large/kept" TIME="$(left "$LAST")" SHARE=50 \
     bash "$here/duo/tasks.sh" >"$OUT/logs/shadows-tasks.log" 2>&1 &
