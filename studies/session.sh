@@ -2,12 +2,12 @@
 # All that is open at pocket's size, in one lease of thirty minutes: times alone on the card, then heads, both shadows and
 # records side by side, then the time of a head, alone again.
 #   CLASSICS0=classics-0.txt.xz CLASSICS1=classics-1.txt.xz OUT=runs/session bash studies/session.sh
-# CLASSICS0 may come later: it is waited for. `session.sh fetch FOLDER [WEIGHTS...]` gives at any time
+# ALONE= leaves the first times out. CLASSICS0 may come later: it is waited for. `session.sh fetch FOLDER [WEIGHTS...]` gives at any time
 # what is to come back: session.tar.00, ... (all that is small) and the slices of WEIGHTS (heads, models, students). A stage that fails stops no
 # other and is named at the end of OUT/log.
 # At toy size, on a CPU: TOY=1 CLASSICS0=... CLASSICS1=... OUT=runs/toy TIME=600 bash studies/session.sh
 set -uo pipefail
-: "${OUT:=runs/session}" "${TIME:=1600}" "${QUIET:=500}" "${LAST:=230}" "${TOY:=}" "${KEEP:=$OUT/kept}"
+: "${OUT:=runs/session}" "${TIME:=1600}" "${QUIET:=500}" "${LAST:=230}" "${ALONE=1}" "${TOY:=}" "${KEEP:=$OUT/kept}"
 here=$(cd "$(dirname "$0")" && pwd)
 
 fetch() { # FOLDER WEIGHTS...: everything small as one archive in slices, then slices of weights
@@ -55,7 +55,7 @@ aside prepared "$CLASSICS1" judge >"$OUT/logs/judge.log" 2>&1 &
 judge=$!
 aside prepared "$CLASSICS0" teacher --test 0 >"$OUT/logs/teacher.log" 2>&1 &
 # shellcheck disable=SC2086
-{
+[ -z "$ALONE" ] || {
   env -u OMP_NUM_THREADS timeout --foreground -k 10 "$(left $((TIME - 300)))" "${PYTHON:-python3}" -m unmask bench llada $llada --out "$OUT/bench/llada.json" >"$OUT/logs/llada.log" 2>&1
   say "llada is timed ($?)"
   timed duo-sampler sampler --process uniform $size --json

@@ -42,7 +42,7 @@ class Joint(Chaining):
     body: Any = None
 
     def _features(self, student: ChainHead, z_BL: Tensor) -> Tensor:
-        features: Tensor = self.body.features(z_BL)
+        features: Tensor = self.body.features(z_BL).float()  # as the folded body gives them
         return features
 
 
