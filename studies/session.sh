@@ -73,7 +73,7 @@ env "${found[@]}" TASKS=records WORK="$OUT/tasks" OUT="$OUT/tasks-found" KEEP="$
   bash "$here/tasks/run.sh" >"$OUT/logs/tasks.log" 2>&1 &
 {
   until [ -e "$OUT/corpora/teacher/index.json" ]; do [ "$(left "$LAST")" -gt 1 ] || exit; sleep 1; done
-  env STEPS=800 "${duo[@]}" CORPUS="$OUT/corpora/teacher" OUT="$OUT/duo" KEEP="$OUT/duo/kept" TRAIN=$((S * 45 / 100)) TIME=$((S * 52 / 100)) \
+  env STEPS=1000 "${duo[@]}" CORPUS="$OUT/corpora/teacher" OUT="$OUT/duo" KEEP="$OUT/duo/kept" TRAIN=$((S * 45 / 100)) TIME=$((S * 52 / 100)) \
     bash "$here/duo/train.sh" >"$OUT/logs/duo.log" 2>&1
   env "${found[@]}" OUT="$OUT/shadows-tasks-large" KEEP="$OUT/shadows-tasks-large/kept" TIME="$(left "$LAST")" SHARE=50 \
     bash "$here/duo/tasks.sh" >"$OUT/logs/shadows-tasks.log" 2>&1 &
