@@ -34,7 +34,8 @@ def few_steps(runs: Runs) -> Table:
 
 def _with_widest(found: Sequence[Sequence[float] | None]) -> list[str]:
     """Values without their intervals, then how wide one of these is at most."""
-    return [*(signed(one and one[0]) for one in found), f"{max(width(one) for one in found if one):.3f}"]
+    known = [width(one) for one in found if one]
+    return [*(signed(one[0]) if one else NOTHING for one in found), f"{max(known):.3f}"]
 
 
 def finetuned(runs: Runs) -> Table:
@@ -108,8 +109,7 @@ def distilled(runs: Runs) -> Table:
             for counts in ((8,), (4, 16, 64))
         )
         every = sorted(one for one in (*in_8, *others) if one)
-        shown = [one and one[0] for one in (*in_8, every[-1], every[0])]
-        rows.append([name, *map(signed, shown), f"{max(map(width, every)):.3f}"])
+        rows.append([name, *_with_widest([*in_8, every[-1], every[0]])[:-1], f"{max(map(width, every)):.3f}"])
     note = (
         "Students of five rounds with τ = 1: the judge's nats a byte less those of the teacher in as many steps at "
         "equal own entropy, in 8 steps, and the least and the largest gain in 4, 8, 16 and 64 to either judge (seeds: "
