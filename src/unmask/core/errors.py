@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -43,10 +43,15 @@ def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:
     return UserError(f"unknown {what} {name!r}: {hint}allowed: {', '.join(names)}")
 
 
+def check_name(what: str, name: object, allowed: Collection[str]) -> None:
+    """Refuse a name that is not one of `allowed`."""
+    if name not in allowed:
+        raise unknown(what, str(name), allowed)
+
+
 def named(what: str, name: str, known: Mapping[str, Value]) -> Value:
     """The entry of a table by its name; an unknown name is a user's mistake."""
-    if name not in known:
-        raise unknown(what, name, known)
+    check_name(what, name, known)
     return known[name]
 
 

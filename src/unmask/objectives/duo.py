@@ -23,8 +23,7 @@ from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.inference.ready import draw_device
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import RECONSTRUCT, Batch, LossOutput, given_in
-from unmask.objectives.distil.base import rows_of
+from unmask.objectives.base import RECONSTRUCT, Batch, LossOutput, given_in, rows_of
 from unmask.objectives.elbo import MDLM
 from unmask.objectives.head_loss import Fusible
 from unmask.processes import Process, Uniform, View

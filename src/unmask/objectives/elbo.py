@@ -25,10 +25,19 @@ from torch import Tensor
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput, given_in, spared
-from unmask.objectives.distil.base import condition, flat, loss_at, rows_of
+from unmask.objectives.base import (
+    IDENTITY,
+    RECONSTRUCT,
+    Batch,
+    LossOutput,
+    condition,
+    given_in,
+    keep_given,
+    positions_where,
+    rows_of,
+)
 from unmask.objectives.divergences import Scored, by_autograd, cross_entropy
-from unmask.objectives.head_loss import Fusible, Score, even_sizes, piece_size
+from unmask.objectives.head_loss import Fusible, Score, loss_at
 from unmask.plans.grids import assign_steps, make_grid
 from unmask.plans.plan import draw_u, locked_plan
 from unmask.processes import Masked, Process, States, View
@@ -89,15 +98,14 @@ class MDLM(Fusible):
         `share_B`: what each text's loss will be multiplied by on its way into the total; None: the same.
         `read_BLD`: what the network reads in place of the view's tokens, as its `embed` gives it.
         """
-        device, scored_N = x0_BL.device, flat(view.scored_BL)
+        device, scored_N = x0_BL.device, positions_where(view.scored_BL)
         row_N = scored_N // x0_BL.shape[1]
         chosen_N = to_device(scored_N, device)
-        sizes = even_sizes(len(scored_N), piece_size(student, device))
         score = self._score(view, x0_BL.flatten()[chosen_N], view.z_BL.flatten()[chosen_N], t_B, row_N)
         total_B = view.weight_B if share_B is None else view.weight_B * share_B
         weight_N, time_B = to_device(total_B[row_N].float(), device), condition(self.process, t_B, device)
         seen = view.z_BL if read_BLD is None else read_BLD
-        nll_BL = loss_at(student, seen, chosen_N, sizes, score, weight_N, time_B, x0_BL)
+        nll_BL = loss_at(student, seen, chosen_N, score, weight_N=weight_N, time_B=time_B, x0_BL=x0_BL)
         return to_device(view.weight_B.to(nll_BL.dtype)[:, None], device) * nll_BL
 
     def _score(self, view: View, x0_N: Tensor, z_N: Tensor, t_B: Tensor, row_N: Tensor) -> Score:
@@ -120,7 +128,7 @@ class MDLM(Fusible):
         if given_in(batch) is not None and (self.exact_counts or self.plan_steps is not None):
             raise UserError("exact_counts and plan_steps are for whole texts, not for prompts and their answers")
         u_TL = draw_u((batch.total, L), law, generator=generator, steps=self.plan_steps)
-        noise_BL = spared(self.process.noise(u_TL, states, generator), batch, self.process)[rows]
+        noise_BL = keep_given(self.process.noise(u_TL, states, generator), batch, self.process)[rows]
         if self.exact_counts:
             k_B = (t_B * L).ceil()
             masked_BL = is_masked(noise_BL, 1 - k_B / L)  # u of a permutation: one position in each 1/L

@@ -21,24 +21,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from unmask.core.devices import to_device
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import Batch, LossOutput
-from unmask.objectives.distil.base import (
-    Distillation,
-    Source,
-    check_gap,
-    condition,
-    jumps,
-    loss_at,
-    regions_of,
-    rows_of,
-)  # fmt: skip
+from unmask.objectives.base import Batch, LossOutput, rows_of
+from unmask.objectives.distil.base import Distillation, Source, check_gap, jumps
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES
 from unmask.objectives.duo import place_of
-from unmask.objectives.head_loss import even_sizes, piece_size
 from unmask.processes import Process, Uniform
 from unmask.processes.schedule import stratified
 
@@ -71,8 +60,7 @@ class DCD(Distillation):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_gap(self.delta)
-        if self.divergence not in DIVERGENCES:
-            raise unknown("divergence", self.divergence, DIVERGENCES)
+        check_name("divergence", self.divergence, DIVERGENCES)
         if len(self.window) != 2 or not 1 > self.window[0] > self.window[1] > 0:
             raise UserError(f"window is two shares, falling, between 1 and 0: not {self.window}")
         if not isinstance(self._process, Uniform):
@@ -89,9 +77,4 @@ class DCD(Distillation):
         t_B, s_B = clock(both_2T[:, rows], self.window, self._process, states.size)
         noise_BL = self._noise(batch, jumps(self.delta), generator, student)[rows]
         pair = self._process.couple(x0_BL, noise_BL, s_B, t_B, states)
-        every_N = torch.arange(x0_BL.numel(), device=x0_BL.device)
-        score = self._against(self._target(pair.z_s, pair.s, every_N), self.divergence)
-        sizes = even_sizes(len(every_N), piece_size(student, x0_BL.device))
-        time_B = condition(self._process, pair.t, x0_BL.device)
-        loss_BL = loss_at(student, pair.z_t, every_N, sizes, score, time_B=time_B)
-        return LossOutput(loss_BL, torch.ones_like(loss_BL), to_device(regions_of(pair), x0_BL.device))
+        return self._loss_of(student, x0_BL, pair, lambda target_ND, _: self._against(target_ND, self.divergence))
