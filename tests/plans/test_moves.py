@@ -16,9 +16,10 @@ from unmask.core.streams import stream
 from unmask.inference import categorical
 from unmask.inference.categorical import Draw, Law
 from unmask.inference.ready import make_ready
+from unmask.plans.confidence import TIE
 from unmask.plans.grids import make_grid
 from unmask.plans.moves import keep_most_confident, locked_moves
-from unmask.plans.plan import TIE, Blocks, Confidence, make_plan
+from unmask.plans.plan import Blocks, Confidence, make_plan
 from unmask.processes.schedule import LogLinear
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.sampling.verbs import sample

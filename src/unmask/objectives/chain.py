@@ -39,7 +39,7 @@ from unmask.objectives.head_loss import Fusible, piece_sizes
 from unmask.plans.grids import assign_steps, make_grid
 from unmask.plans.plan import PLANS, draw_u, locked_plan
 from unmask.processes import Process
-from unmask.processes.masked import mask_of
+from unmask.processes.masked import hide
 from unmask.processes.schedule import stratified
 
 USUAL_PLANS = tuple(name for name in ("golden", "stride", "permutation", "comb") if name in PLANS)
@@ -99,8 +99,7 @@ class Chaining(Fusible):
         """The loss of one step of N in every text."""
         x0_BL, body, device = batch.tokens_BL, self._body, batch.tokens_BL.device
         step_BL, now_B1, u_BL = self._views(batch, N, generator)
-        scored_BL, hidden_BL = step_BL == now_B1, to_device(step_BL >= now_B1, device)
-        z_BL = torch.where(hidden_BL, mask_of(states_of(body.model)), x0_BL)
+        scored_BL, z_BL = step_BL == now_B1, hide(x0_BL, step_BL >= now_B1, states_of(body.model))
         h_ND = self._features(student, z_BL).flatten(0, 1)
         flat_M = positions_where(scored_BL)
         if self.teacher_steps:

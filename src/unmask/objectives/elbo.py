@@ -41,7 +41,7 @@ from unmask.objectives.head_loss import Fusible, Score, loss_at
 from unmask.plans.grids import assign_steps, make_grid
 from unmask.plans.plan import draw_u, locked_plan
 from unmask.processes import Masked, Process, States, View
-from unmask.processes.masked import is_masked, mask_of
+from unmask.processes.masked import hide, is_masked
 from unmask.processes.schedule import stratified
 
 
@@ -132,15 +132,12 @@ class MDLM(Fusible):
         if self.exact_counts:
             k_B = (t_B * L).ceil()
             masked_BL = is_masked(noise_BL, 1 - k_B / L)  # u of a permutation: one position in each 1/L
-            return View(self._hidden(batch.tokens_BL, masked_BL, states), masked_BL, L / k_B), t_B
+            return View(hide(batch.tokens_BL, masked_BL, states), masked_BL, L / k_B), t_B
         if self.plan_steps is None:
             return self.process.view(batch.tokens_BL, noise_BL, t_B, states), t_B
         steps, plan = self.plan_steps, locked_plan(self.plan)
         now_B1 = ((1 - t_B) * steps).long().clamp(max=steps - 1)[:, None]  # N equal shares of time: every step as often
         blank_BL, grid = torch.ones(B, L, dtype=torch.bool), make_grid("rank", steps)
         step_BL = assign_steps(noise_BL, blank_BL, grid, self.process.schedule, plan.cells(steps))
-        z_BL = self._hidden(batch.tokens_BL, step_BL >= now_B1, states)
+        z_BL = hide(batch.tokens_BL, step_BL >= now_B1, states)
         return View(z_BL, step_BL == now_B1, torch.full_like(t_B, steps)), t_B
-
-    def _hidden(self, x0_BL: Tensor, masked_BL: Tensor, states: States) -> Tensor:
-        return torch.where(to_device(masked_BL, x0_BL.device), mask_of(states), x0_BL)

@@ -124,6 +124,11 @@ def process_named(name: str, schedule: Schedule | Mapping[str, Any] | None = Non
     return made
 
 
+def check_order(s_B: Tensor, t_B: Tensor) -> None:
+    if bool((s_B > t_B).any()):
+        raise UserError("a coupled pair needs s <= t in every sequence: the teacher sees no less than the student")
+
+
 def per_sequence(value: Tensor | float, like_BL: Tensor) -> Tensor:
     """A scalar, one value a sequence (B,) or one a position (B, L), shaped to broadcast against (B, L)."""
     value = torch.as_tensor(value, device=like_BL.device)

@@ -23,9 +23,10 @@ from unmask.inference import categorical
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready
 from unmask.inference.step_law import Factorised, Step, StepLaw
+from unmask.plans.assignment import Assignment
 from unmask.plans.grids import Grid
 from unmask.plans.moves import State, adaptive_moves
-from unmask.plans.plan import Assignment, Plan, by_threshold
+from unmask.plans.plan import Plan, by_threshold
 from unmask.processes.schedule import Schedule
 from unmask.sampling.drafts import choose
 

@@ -25,8 +25,10 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law, shape_logits
 from unmask.models.denoiser import Denoiser, states_of
+from unmask.plans.assignment import Assignment
+from unmask.plans.confidence import TIE
 from unmask.plans.grids import Grid
-from unmask.plans.plan import TIE, USUAL, Assignment, Blocks, Confidence, EntropyBounded, Plan, choose_grid, make_plan
+from unmask.plans.plan import USUAL, Blocks, Confidence, EntropyBounded, Plan, choose_grid, make_plan
 from unmask.processes.masked import mask_of
 from unmask.processes.schedule import LogLinear, Schedule
 from unmask.sampling.teacher_forcing import Forced

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from unmask.core.errors import UserError, unknown
+from unmask.plans.blocks import deal_steps
 from unmask.plans.grids import Grid, as_if_together, assign_steps, make_grid
 from unmask.plans.laws import GOLDEN, Turning, Turns
-from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, Plan, deal_steps, locked_plan
+from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, Plan, locked_plan
 from unmask.processes.schedule import LogLinear, Schedule
 
 State = tuple[tuple[int, ...], int]  # (the plan's memory, the revealed set)

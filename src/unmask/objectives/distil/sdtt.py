@@ -29,7 +29,7 @@ from unmask.objectives.distil.base import Distillation, Source, check_gap, jumps
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES
 from unmask.objectives.head_loss import loss_at
-from unmask.processes.masked import is_masked, mask_of
+from unmask.processes.masked import hide, is_masked
 from unmask.processes.schedule import stratified
 
 
@@ -77,7 +77,7 @@ class SDTT(Distillation):
 
         times = [(t_B - j * self.delta / self.k).clamp(min=0) for j in range(self.k)]  # each step starts at one of them
         masked = [is_masked(u_BL, self._process.schedule.gamma(time)) for time in times]
-        z_BL = torch.where(to_device(masked[0], x0_BL.device), mask_of(states_of(student)), x0_BL)
+        z_BL = hide(x0_BL, masked[0], states_of(student))
         chosen_N = positions_where(masked[0])
         target_ND = self._rollout(z_BL, x0_BL, masked, chosen_N, noise_BL)
         score = self._against(target_ND, self.divergence)
