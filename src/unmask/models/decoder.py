@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.core.errors import UserError
+from unmask.models.denoiser import Network, check_whole_numbers
 from unmask.models.family import Family
 
 ATTENTION = "unmask_all_visible"
@@ -42,10 +43,7 @@ class DecoderConfig:
     tied: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "length", "hidden", "blocks", "heads", "kv_heads", "mlp"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"the model's {name} must be a whole number above 0, not {value!r}")
+        check_whole_numbers(self, "vocab_size", "length", "hidden", "blocks", "heads", "kv_heads", "mlp")
         if self.heads % self.kv_heads or (self.head_size is None and self.hidden % (2 * self.heads)):
             raise UserError(f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}, and heads "
                             f"of kv_heads = {self.kv_heads}")  # fmt: skip
@@ -53,10 +51,11 @@ class DecoderConfig:
             raise UserError(f"the mask must be one of the {self.vocab_size} states, not {self.mask}")
 
 
-class Decoder(nn.Module):
-    """A Denoiser made of transformers' layers; a family says which (`body`), and what else is its own."""
+class Decoder(Network):
+    """A Denoiser made of transformers' layers; a family says which, and what else is its own."""
 
     model: Any  # of transformers
+    library: ClassVar[str]  # what transformers calls it
     shifted: ClassVar[bool] = False  # whether the output at i - 1 predicts token i
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -72,19 +71,11 @@ class Decoder(nn.Module):
 
     def body(self, config: DecoderConfig) -> nn.Module:
         """A model of transformers with `embed_tokens`, `layers` and `norm`."""
-        raise NotImplementedError
+        import transformers
 
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        return self.config.mask
-
-    @property
-    def length(self) -> int:
-        return self.config.length
+        model, shape = (getattr(transformers, f"{self.library}{kind}") for kind in ("Model", "Config"))
+        body: nn.Module = model(shape(**shape_of(config)))
+        return body
 
     def embed(self, z: Tensor) -> Tensor:
         """Token ids z_BL, or laws over the states p_BLV, as vectors: (B, L, D)."""
@@ -125,8 +116,8 @@ class Decoder(nn.Module):
         self, z: Tensor, visible: Tensor | None, at: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor | None]:
         """What the layers take: vectors, cos and sin of the positions, and who is seen."""
-        if at is None and z.shape[1] > self.length:
-            raise UserError(f"a sequence of {z.shape[1]} tokens is longer than the model's {self.length}: cut it")
+        if at is None:
+            self.check_length(z.shape[1])
         h_BLD = z if z.is_floating_point() else self.embed(z)
         at = torch.arange(z.shape[1], device=z.device) if at is None else at
         return h_BLD, self._rotation(at), _seen(visible)
@@ -227,9 +218,6 @@ class DecoderFamily(Family):
     spreads = True
     required: ClassVar[Mapping[str, Any]] = {}  # what a published config.json must say, if it says anything
 
-    def for_tokens(self, config: DecoderConfig, tokens: int) -> DecoderConfig:
-        return dataclasses.replace(config, vocab_size=tokens + 1, mask=tokens)
-
     def check(self, config: Mapping[str, Any], where: str) -> None:
         """Refuse a variant that computes something else."""
         for name, right in self.required.items():
@@ -237,6 +225,12 @@ class DecoderFamily(Family):
                 raise UserError(f"{where} asks for {name} = {config[name]!r}, and the family {self.name} knows "
                                 f"{right!r} only: no published model of it differs")  # fmt: skip
         check_mask_id(config, where)
+
+    def read(
+        self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
+    ) -> tuple[DecoderConfig, dict[str, Tensor]]:
+        """By default the tensors have the library's names, as ours do."""
+        return self.shape_from(config, where), dict(tensors)
 
     def shape_from(self, config: Mapping[str, Any], where: str) -> DecoderConfig:
         """The shape that a config.json in the words of Qwen and Llama tells."""

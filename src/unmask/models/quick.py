@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.models.decoder import Decoder, attend
+from unmask.models.dit.layers import rotated
 
 Products = Callable[[Tensor], Sequence[Tensor]]  # the results of several products with one input
 
@@ -151,12 +152,7 @@ def _add(x_RQD: Tensor, y_RQF: Tensor, product: nn.Linear) -> Tensor:
 
 def turned(q_RQHE: Tensor, k_RQHE: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys turned to their positions, in the precision of cos and sin."""
-    return _turned(q_RQHE, cos, sin), _turned(k_RQHE, cos, sin)
-
-
-def _turned(x_RQHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x_RQHE.chunk(2, dim=-1)
-    return (x_RQHE * cos + torch.cat([-second, first], dim=-1) * sin).to(x_RQHE.dtype)
+    return rotated(q_RQHE, cos, sin), rotated(k_RQHE, cos, sin)
 
 
 def turned_together(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ from unmask.core.streams import stream
 from unmask.data.loader import Batch as Held
 from unmask.inference.ready import draw_device
 from unmask.models.chain import ChainHead, in_slots, sureness, token_table
-from unmask.models.denoiser import MASK_LOGIT, states_of
+from unmask.models.denoiser import MASK_LOGIT, check_whole_numbers, states_of
 from unmask.models.family import plain
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput, positions_where, rows_of
 from unmask.objectives.distil.base import Source
@@ -73,8 +73,8 @@ class Chaining(Fusible):
             locked_plan(plan)
         if not self.plans or not self.steps or min(self.steps) < 1:
             raise UserError("a chain is trained on at least one plan, in at least one step")
-        if (F := self.teacher_steps) is not None and (not isinstance(F, int) or isinstance(F, bool) or F < 1):
-            raise UserError(f"teacher_steps must be a whole number above 0, not {F!r}")
+        if self.teacher_steps is not None:
+            check_whole_numbers(self, "teacher_steps")
         teacher = Teacher.of(self.teacher)
         object.__setattr__(self, "teacher", teacher)
         object.__setattr__(self, "process", self.process or teacher.process)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, complete, shape_of
+from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, complete
 from unmask.models.family import register_family
 
 PRESETS = {
@@ -40,11 +40,7 @@ PREFIX = "model.transformer."
 class LLaDA(Decoder):
     """A Denoiser."""
 
-    def body(self, config: DecoderConfig) -> nn.Module:
-        from transformers import LlamaConfig, LlamaModel
-
-        model: nn.Module = LlamaModel(LlamaConfig(**shape_of(config)))
-        return model
+    library = "Llama"
 
 
 @register_family
