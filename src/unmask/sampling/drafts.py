@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -56,19 +56,23 @@ class How:
     checkpoint: Checkpoint
     plan: Plan
     grid: Grid
-    remask: Remask | None
-    law: Law
-    legacy: bool
-    seed: int
-    step_law: StepLaw
-    callback: Callback | None
+    law: Law = field(default_factory=Law)
+    _: KW_ONLY
+    seed: int = 0
+    remask: Remask | None = None
+    legacy: bool = False
+    callback: Callback | None = None
     spell: Literal["all", "to_end", "answer"] = "all"  # the text as it stands, up to its end, or its answer alone
     cache: Caching | None = None
     guidance: float = 0.0
 
-    def doubt(self) -> str | None:
+    @property
+    def step_law(self) -> StepLaw:
+        return self.checkpoint.step_law
+
+    def warning(self) -> str | None:
         """What a user of a chain should know: a head knows the plans that it was trained on."""
-        return self.step_law.doubt(self.plan.name, self.grid.steps) if isinstance(self.step_law, Chain) else None
+        return self.step_law.warning(self.plan.name, self.grid.steps) if isinstance(self.step_law, Chain) else None
 
     def check(self) -> None:
         """Options that exclude one another."""
@@ -193,7 +197,8 @@ def take_step(ready: Ready, table: State, going: Sequence[Going]) -> list[Drawn]
     for draft, move in going:
         groups.setdefault(_kind(draft.how, move), []).append((draft, move))
     S, L = table.z_BL.shape
-    moves = [join_moves([_placed(*each) for each in alike], S, L, ready.device) for alike in groups.values()]
+    parts_of = [[(move, draft.at, draft.length) for draft, move in alike] for alike in groups.values()]
+    moves = [join_moves(parts, S, L, ready.device) for parts in parts_of]
     rows_R = torch.cat([move.rows_R for move in moves]) if len(moves) > 1 else moves[0].rows_R
     whole = len(going) == 1 and len(rows_R) == S
     process = going[0][0].how.checkpoint.process
@@ -218,10 +223,6 @@ def take_step(ready: Ready, table: State, going: Sequence[Going]) -> list[Drawn]
         _draw(ready, table, process, alike, move, part)
         for alike, move, part in zip(groups.values(), moves, parts, strict=True)
     ]
-
-
-def _placed(draft: Draft, move: Move) -> tuple[Move, int, int]:
-    return move, draft.at, draft.length
 
 
 def _kind(how: How, move: Move) -> Any:
