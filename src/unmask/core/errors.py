@@ -35,12 +35,16 @@ def nearest(name: str, allowed: Iterable[str], cutoff: float = 0.5) -> str | Non
     return matches[0] if matches else None
 
 
+def suggestion(name: str, allowed: Iterable[str]) -> str:
+    """A question for a message, where an allowed name is near."""
+    guess = nearest(name, allowed)
+    return f"did you mean {guess!r}? " if guess else ""
+
+
 def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that is not one of `allowed`: suggests the nearest and lists them all."""
     names = sorted(allowed)
-    guess = nearest(name, names)
-    hint = f"did you mean {guess!r}? " if guess else ""
-    return UserError(f"unknown {what} {name!r}: {hint}allowed: {', '.join(names)}")
+    return UserError(f"unknown {what} {name!r}: {suggestion(name, names)}allowed: {', '.join(names)}")
 
 
 def check_name(what: str, name: object, allowed: Collection[str]) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.devices import to_device
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 from unmask.inference.ready import Ready, replayed
 
 Kind = Literal["exact", "prefix", "dual"]
@@ -36,8 +36,7 @@ class Caching:
     refresh: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise unknown("cache", self.kind, KINDS)
+        check_name("cache", self.kind, KINDS)
         if self.refresh is not None and self.kind == "exact":
             raise UserError("an exact cache needs no refresh: leave it out")
         if self.refresh is not None and self.refresh < 1:

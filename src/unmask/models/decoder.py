@@ -120,7 +120,9 @@ class Decoder(Network):
             self.check_length(z.shape[1])
         h_BLD = z if z.is_floating_point() else self.embed(z)
         at = torch.arange(z.shape[1], device=z.device) if at is None else at
-        return h_BLD, self._rotation(at), _seen(visible)
+        if visible is not None and visible.ndim == 2:  # keys alone: for every reader
+            visible = visible[:, None, None, :]
+        return h_BLD, self._rotation(at), visible
 
     def shift(self, h_BLD: Tensor) -> Tensor:
         """Features where their tokens are: moved right by one where a family's outputs predict the next token."""
@@ -151,14 +153,6 @@ class Decoder(Network):
         angle = at.float()[..., None] * (1.0 / (self.config.rope_theta**power))
         angle_BLE = torch.cat([angle, angle], dim=-1).view(-1, at.shape[-1], size)
         return angle_BLE.cos(), angle_BLE.sin()
-
-
-def _seen(visible: Tensor | None) -> Tensor | None:
-    """A mask of keys (B, K), or of readers and keys, as attention takes it: (B or 1, 1, L or 1, K)."""
-    if visible is None or visible.ndim == 4:
-        return visible
-    assert visible.ndim == 2
-    return visible[:, None, None, :]
 
 
 def attend(

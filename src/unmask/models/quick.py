@@ -26,15 +26,12 @@ Products = Callable[[Tensor], Sequence[Tensor]]  # the results of several produc
 
 def quick(model: Decoder, fused: bool = False) -> Quick | None:
     """The quick pass of a network; None where its layers are no longer plain: adapted, or spread over devices."""
-    products = [module for layer in model.model.layers for module in layer.modules() if _is_product(module)]
+    modules = [module for layer in model.model.layers for module in layer.modules()]
+    products = [module for module in modules if isinstance(module, nn.Linear) or hasattr(module, "base_layer")]
     plain = all(type(module) is nn.Linear and not hasattr(module, "_hf_hook") for module in products)
     if not plain or len(products) != 7 * model.config.blocks:
         return None
     return Quick(model, fused, packed=all(module.weight.is_cuda for module in products))
-
-
-def _is_product(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or hasattr(module, "base_layer")
 
 
 class Quick:
@@ -52,9 +49,11 @@ class Quick:
         """Of each layer: queries, keys and values; gate and up. Made when first called: not all who ask for a body
         call it."""
         together = one_product if self.packed else beside
-        layers = self.model.model.layers
-        made = [(together(_named(layer.self_attn, "qkv")), together([layer.mlp.gate_proj, layer.mlp.up_proj]))
-                for layer in layers]  # fmt: skip
+        made = []
+        for layer in self.model.model.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            inside = [attention.q_proj, attention.k_proj, attention.v_proj]
+            made.append((together(inside), together([mlp.gate_proj, mlp.up_proj])))
         if self.packed:
             torch.cuda.empty_cache()  # of the pieces; does nothing where no GPU was used
         return made
@@ -105,10 +104,6 @@ class Quick:
         y_RQD = F.linear(y_RQF, product.weight, self._zero)
         both: tuple[Tensor, Tensor] = _fused_added(norm.variance_epsilon)(x_RQD, y_RQD, norm.weight)
         return both
-
-
-def _named(attention: Any, letters: str) -> list[nn.Linear]:
-    return [getattr(attention, f"{letter}_proj") for letter in letters]
 
 
 def beside(products: list[nn.Linear]) -> Products:

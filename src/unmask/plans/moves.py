@@ -8,7 +8,7 @@ Shapes: B sequences, L positions; flat positions M count through the (B, L) tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -158,16 +158,12 @@ def adaptive_moves(
         row_R = candidate_BL.any(1).nonzero()[:, 0]
         more = {"tie_M": assigned.tie_BL[candidate_BL], "span_R3": assigned.spans(row_R, block_B1[row_R, 0])}
         if assigned.noise:
-            more["gumbel_M"] = _gumbel(assigned.noise, candidate_BL.shape[1])[candidate_BL]
+            L = candidate_BL.shape[1]
+            u_BL = torch.stack([torch.rand(L, generator=g, dtype=torch.float64) for g in assigned.noise])
+            more["gumbel_M"] = -(-u_BL[candidate_BL].log()).log()
         yield Move.at(step, assigned.steps, candidate_BL, device, quota_B=quota_B, **more)
         if by_threshold and not bool(state.masked_BL(mask_id).any()):
             return
-
-
-def _gumbel(generators: Sequence[torch.Generator], L: int) -> Tensor:
-    """Gumbel noise of every position, (B, L)."""
-    u_BL = torch.stack([torch.rand(L, generator=g, dtype=torch.float64) for g in generators])
-    return -(-u_BL.log()).log()
 
 
 def keep_most_confident(

@@ -62,13 +62,6 @@ def from_pattern(pattern: str, tokenizer: TextCodec | None) -> Tensor:
     return torch.tensor(ids)
 
 
-def from_chat(message: str, max_new: int, tokenizer: TextCodec | None) -> Tensor:
-    """A message in the model's chat format, and blanks for its answer."""
-    if tokenizer is None:
-        raise UserError("this model has no tokenizer, so it takes no chat: give infill as a tensor of token ids")
-    return torch.tensor(tokenizer.chat(message) + [-1] * max_new)
-
-
 def answer_of(tokens_L: Tensor, template_L: Tensor, stop_ids: Collection[int], *, alone: bool) -> list[int]:
     """A text up to the first token that ends it, that one left out; `alone`: without what was given before."""
     tokens, blank_L = tokens_L.tolist(), template_L < 0
@@ -120,7 +113,10 @@ def templates(
         found = from_ids(infill, n, states)
         found = [torch.nn.functional.pad(ids_L, (0, max_new or 0), value=-1) for ids_L in found]
     elif chat is not None:
-        found = [from_chat(text, max_new or USUAL_ANSWER, tokenizer) for text in _spread("chat", chat, n)]
+        if tokenizer is None:
+            raise UserError("this model has no tokenizer, so it takes no chat: give infill as a tensor of token ids")
+        blanks = [-1] * (max_new or USUAL_ANSWER)
+        found = [torch.tensor(tokenizer.chat(text) + blanks) for text in _spread("chat", chat, n)]
     elif max_new is not None:
         heads = [_encode(text or "", tokenizer) for text in _spread("prompt", prompt, n)]
         found = [torch.tensor(head + [-1] * max_new) for head in heads]

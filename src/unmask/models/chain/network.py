@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 from unmask.models.denoiser import Network, check_whole_numbers
 from unmask.models.dit.layers import LAYER_NORM_EPS, inverse_frequencies, rotated
 
@@ -62,8 +62,7 @@ class ChainConfig:
         check_whole_numbers(self, "hidden", "blocks", "heads")
         if self.hidden % (2 * self.heads):
             raise UserError(f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}")
-        if self.order not in ORDERS:
-            raise unknown("order", str(self.order), ORDERS)
+        check_name("order", self.order, ORDERS)
         if not isinstance(self.blind, bool):
             raise UserError(f"blind is true or false, not {self.blind!r}")
 
