@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.checkpoint import adapters
-from unmask.checkpoint.chain import beside_its_model, with_head, with_stored
+from unmask.checkpoint.chain import with_head, with_its_model, with_own_head
 from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
 from unmask.checkpoint.published import (
@@ -211,7 +211,7 @@ def load(
     kept: Stored | None = None if device_map is None else {}
     checkpoint = stored(source, adapter=adapter, weights=weights, revision=revision, kept=kept)
     if family_of(checkpoint.model).adapter:
-        checkpoint = beside_its_model(checkpoint, str(source), load)
+        checkpoint = with_its_model(checkpoint, str(source), load)
     plain(checkpoint.model).eval()
     if device_map is None or kept is None:
         plain(checkpoint.model).to(place)
@@ -306,7 +306,7 @@ def _chained(checkpoint: Checkpoint, folder: Path, config: Mapping[str, Any]) ->
         head = stored(name)
         made = with_head(checkpoint, head.model, dict(head.provenance), str(name))
         return dataclasses.replace(made, step_law=dataclasses.replace(made.step_law, named=str(name)))  # type: ignore[type-var]
-    return with_stored(checkpoint, config["step_law"], read_tensors(folder / FILES["chain"]), str(folder))
+    return with_own_head(checkpoint, config["step_law"], read_tensors(folder / FILES["chain"]), str(folder))
 
 
 def _check_files(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "raw"], ema: str) -> None:

@@ -144,7 +144,7 @@ class _Job:
                 sources.append(entry)
                 continue
             spool = self.folder.path / SPOOL / str(number)
-            sources += streams.write_down(entry, spool, bars.stage(f"reading {entry.name}", None))
+            sources += streams.write_parts(entry, spool, bars.stage(f"reading {entry.name}", None))
             bars.end()
             self._remember({number: sources[-1].fingerprint})
         return sources

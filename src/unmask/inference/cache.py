@@ -91,7 +91,7 @@ class Memory:
         self.since: dict[int, tuple[int, int]] = {}  # else: the span's start, and steps since all was computed
         self.computed = self.whole = 0
 
-    def forget(self, rows: range) -> None:
+    def reset_rows(self, rows: range) -> None:
         """Other texts stand in these rows from now on."""
         for row in rows:
             self.stored[row] = 0
@@ -133,7 +133,7 @@ class Memory:
         self.whole += len(row_R) * self.length
         at_RQ = to_device(at_RQ, z_SL.device)
         if self._all(row_R):
-            self._everybody(z_SL.gather(1, at_RQ), at_RQ)
+            self._run_table(z_SL.gather(1, at_RQ), at_RQ)
         else:
             row_R = to_device(row_R, z_SL.device)
             self._run(z_SL[row_R].gather(1, at_RQ), at_RQ, row_R)
@@ -141,7 +141,7 @@ class Memory:
     def _all(self, row_R: Tensor) -> bool:
         return torch.equal(row_R, torch.arange(len(self.out_SLD)))
 
-    def _everybody(self, z_SQ: Tensor, at_SQ: Tensor) -> None:
+    def _run_table(self, z_SQ: Tensor, at_SQ: Tensor) -> None:
         """A forward of the whole table; where the network is compiled for a GPU, replayed as a CUDA graph."""
         if not self.ready.graphs:
             self._run(z_SQ, at_SQ, None)

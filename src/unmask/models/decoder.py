@@ -102,7 +102,7 @@ class Decoder(Network):
         self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
     ) -> Tensor:
         """What the network says at each position, before a family's shift. Arguments as for `features`."""
-        h_BLD, turn, seen = self.opened(z, visible, at)
+        h_BLD, turn, seen = self.layer_inputs(z, visible, at)
         for layer in self.model.layers:
             h_BLD = layer(h_BLD, attention_mask=seen, position_embeddings=turn, past_key_values=cache)
         out_BLD: Tensor = self.model.norm(h_BLD)
@@ -112,7 +112,7 @@ class Decoder(Network):
         """Whom readers at (L,) or (B, L) see of so many places: (1 or B, 1, L, K); None: all of them."""
         return None
 
-    def opened(
+    def layer_inputs(
         self, z: Tensor, visible: Tensor | None, at: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor | None]:
         """What the layers take: vectors, cos and sin of the positions, and who is seen."""
@@ -188,7 +188,7 @@ def shape_of(config: DecoderConfig) -> dict[str, Any]:
 
 
 @contextmanager
-def complete(where: str, family: str) -> Iterator[None]:
+def naming_missing_keys(where: str, family: str) -> Iterator[None]:
     """A published config is read inside: what it lacks is said by name."""
     try:
         yield
@@ -230,7 +230,7 @@ class DecoderFamily(Family):
         """The shape that a config.json in the words of Qwen and Llama tells."""
         self.check(config, where)
         rope = config.get("rope_parameters") or {}  # where transformers 5 writes it
-        with complete(where, self.name):
+        with naming_missing_keys(where, self.name):
             return DecoderConfig(
                 vocab_size=config["vocab_size"],
                 length=config["max_position_embeddings"],

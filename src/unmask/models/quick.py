@@ -67,7 +67,7 @@ class Quick:
         self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
     ) -> Tensor:
         model = self.model
-        x_RQD, turn, seen = model.opened(z.clone() if z.is_floating_point() else z, visible, at)
+        x_RQD, turn, seen = model.layer_inputs(z.clone() if z.is_floating_point() else z, visible, at)
         cos, sin = (part.unsqueeze(-2) for part in turn)
         layers = model.model.layers
         n_RQD = _norm(layers[0].input_layernorm, x_RQD)

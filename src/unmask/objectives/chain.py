@@ -28,7 +28,7 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.data.loader import Batch as Held
 from unmask.inference.ready import draw_device
-from unmask.models.chain import ChainHead, in_slots, sureness, token_table
+from unmask.models.chain import ChainHead, certainty, in_slots, token_table
 from unmask.models.denoiser import MASK_LOGIT, check_whole_numbers, states_of
 from unmask.models.family import plain
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput, positions_where, rows_of
@@ -169,7 +169,7 @@ class Chaining(Fusible):
         if order == "confidence":
             chosen_M = to_device(flat_M, h_ND.device)
             sizes = piece_sizes(self._body.model, h_ND.device, len(flat_M))
-            parts = [sureness(self._body.logits(h_ND[part])) for part in chosen_M.split(sizes)]
+            parts = [certainty(self._body.logits(h_ND[part])) for part in chosen_M.split(sizes)]
             return torch.cat(parts).neg().cpu()
         return u_BL.flatten()[flat_M] if order == "plan" else None
 

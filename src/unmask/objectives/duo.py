@@ -98,7 +98,7 @@ class Duo(Fusible):
                 f"a {type(student).__name__} has no `embed`, so it takes no soft inputs: give --soft_steps 0"
             )
         x0_BL, K = batch.tokens_BL, states_of(student).size
-        noise_B, at, span = place_of(stratified(batch.total, generator)[rows_of(batch)], self.soft.soft_window, K)
+        noise_B, at, span = latent_at(stratified(batch.total, generator)[rows_of(batch)], self.soft.soft_window, K)
         read_BLD, z_BL = self._read(student, batch, noise_B, generator)
         view = _view(z_BL, at, span, K)
         t_B = self.process.schedule.inverse(at.alpha).clamp(0, 1)
@@ -122,7 +122,7 @@ class Duo(Fusible):
         return student.embed(ids_BLk, weights_BLk), ids_BLk[..., 0]
 
 
-def place_of(t_B: Tensor, window: Sequence[float], K: int) -> tuple[Tensor, UniformCalibration, float]:
+def latent_at(t_B: Tensor, window: Sequence[float], K: int) -> tuple[Tensor, UniformCalibration, float]:
     """The latent's noise at times t, what its argmax is there, and how far noise goes from time 0, where as many tokens
     are kept as the window begins with, to time 1."""
     duality, first, last = _ends(tuple(window), K)

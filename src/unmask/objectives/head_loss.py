@@ -140,7 +140,7 @@ class _HeadLoss(torch.autograd.Function):
             scored = pieces.score(head.logits(part), part)
             loss_N[part] = scored.loss_C
             if pieces.with_slopes:
-                head.descend(part, scored.slope_CV, weight_N[part])
+                head.add_gradient(part, scored.slope_CV, weight_N[part])
         if pieces.with_slopes:
             ctx.save_for_backward(weight_N, head.grad_x, head.grad_weight, head.grad_bias)
             ctx.dtype = x_ND.dtype
@@ -186,7 +186,7 @@ class _Identity:
             logits_CV[:, self.mask_id].fill_(MASK_LOGIT)
         return logits_CV
 
-    def descend(self, part: slice, slope_CV: Tensor, weight_C: Tensor) -> None:
+    def add_gradient(self, part: slice, slope_CV: Tensor, weight_C: Tensor) -> None:
         assert self.grad_x is not None
         self.grad_x[part] = slope_CV
 
@@ -220,7 +220,7 @@ class _Linear:
     def logits(self, part: slice) -> Tensor:
         return F.linear(self.x_ND[part], self.weight_WD, self.bias_W)
 
-    def descend(self, part: slice, slope_CW: Tensor, weight_C: Tensor) -> None:
+    def add_gradient(self, part: slice, slope_CW: Tensor, weight_C: Tensor) -> None:
         assert self.grad_x is not None
         torch.mm(slope_CW, self.weight_WD, out=self.grad_x[part])
         if self.grad_weight is None:

@@ -193,7 +193,7 @@ def _steps_by_rank(u_BL: Tensor, blank_BL: Tensor, grid: Grid, cells: int) -> Te
     return torch.where(blank_BL, step_BL, -1)
 
 
-def as_if_together(blank_BL: Tensor) -> Tensor:
+def places_without_gaps(blank_BL: Tensor) -> Tensor:
     """The place of each blank if all moved up to the first: its own where no given word stands between."""
     first_B1 = blank_BL.int().argmax(1, keepdim=True)
     return (first_B1 + blank_BL.cumsum(1) - 1).clamp(min=0)

@@ -17,7 +17,7 @@ from torch import Tensor
 from unmask.core.errors import UserError
 from unmask.plans import laws
 from unmask.plans.assignment import Assignment, assignment_of
-from unmask.plans.grids import Grid, as_if_together
+from unmask.plans.grids import Grid, places_without_gaps
 from unmask.processes.schedule import Schedule
 
 Law = Callable[[int, int, torch.Generator, int | None], Tensor]  # (B, L, generator, steps) -> u_BL
@@ -63,7 +63,7 @@ class Locked:
         """u of B sequences, one generator each."""
         L = blank_BL.shape[1]
         u_BL = torch.cat([self.draw(1, L, g, steps) for g in generators])
-        return u_BL.gather(1, as_if_together(blank_BL)) if self.for_steps else u_BL
+        return u_BL.gather(1, places_without_gaps(blank_BL)) if self.for_steps else u_BL
 
     def assign(self, blank_BL: Tensor, grid: Grid, schedule: Schedule, generators: list[torch.Generator]) -> Assignment:
         """The steps of B sequences, one generator each."""

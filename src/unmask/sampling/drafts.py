@@ -167,7 +167,7 @@ def start_draft(how: How, ready: Ready, table: State, indices: list[int], given_
     state.nfe_B.zero_()
     state.rounds_B.zero_()
     if table.memory is not None:
-        table.memory.forget(range(at, at + B))
+        table.memory.reset_rows(range(at, at + B))
     if how.guidance:
         if table.given_BL is None:
             table.given_BL = torch.zeros_like(table.z_BL, dtype=torch.bool)

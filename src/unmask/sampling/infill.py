@@ -70,7 +70,7 @@ def answer_of(tokens_L: Tensor, template_L: Tensor, stop_ids: Collection[int], *
     return tokens[start if alone else 0 : end]
 
 
-def _spread(name: str, value: object, n: int) -> list:
+def _per_sample(name: str, value: object, n: int) -> list:
     """One value for every sample: a single one is repeated, a list must have n."""
     if value is None or isinstance(value, (str, int)):
         return [value] * n
@@ -90,7 +90,7 @@ def from_ids(ids: Tensor, n: int, states: States) -> list[Tensor]:
         raise UserError(f"infill has the id {int(strange[0])}: give ids below {states.size}, {blank} where it is blank")
     if states.mask is not None:
         rows = rows.masked_fill(rows == states.mask, -1)
-    return _spread("infill", list(rows), n)
+    return _per_sample("infill", list(rows), n)
 
 
 def templates(
@@ -116,15 +116,15 @@ def templates(
         if tokenizer is None:
             raise UserError("this model has no tokenizer, so it takes no chat: give infill as a tensor of token ids")
         blanks = [-1] * (max_new or USUAL_ANSWER)
-        found = [torch.tensor(tokenizer.chat(text) + blanks) for text in _spread("chat", chat, n)]
+        found = [torch.tensor(tokenizer.chat(text) + blanks) for text in _per_sample("chat", chat, n)]
     elif max_new is not None:
-        heads = [_encode(text or "", tokenizer) for text in _spread("prompt", prompt, n)]
+        heads = [_encode(text or "", tokenizer) for text in _per_sample("prompt", prompt, n)]
         found = [torch.tensor(head + [-1] * max_new) for head in heads]
     elif infill is not None:
-        found = [from_pattern(text, tokenizer) for text in _spread("infill", infill, n)]
+        found = [from_pattern(text, tokenizer) for text in _per_sample("infill", infill, n)]
     else:
         given = {"prompt": prompt, "suffix": suffix, "length": length}
-        parts = [_spread(name, value, n) for name, value in given.items()]
+        parts = [_per_sample(name, value, n) for name, value in given.items()]
 
         @cache  # mostly all are alike
         def one(head: str | None, tail: str | None, size: int | None) -> Tensor:

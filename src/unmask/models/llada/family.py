@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, complete
+from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, naming_missing_keys
 from unmask.models.family import register_family
 
 PRESETS = {
@@ -62,7 +62,7 @@ class LLaDAFamily(DecoderFamily):
         self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
     ) -> tuple[DecoderConfig, dict[str, Tensor]]:
         self.check(config, where)
-        with complete(where, self.name):
+        with naming_missing_keys(where, self.name):
             shape = DecoderConfig(
                 vocab_size=config.get("embedding_size") or config["vocab_size"],
                 length=config["max_sequence_length"],

@@ -94,14 +94,14 @@ class SDAR(Decoder):
         both = torch.cat([z, beside], dim=1)
         return super().features(both, visible=seen[None, None], at=at.repeat(2))[:, :L]
 
-    def opened(
+    def layer_inputs(
         self, z: Tensor, visible: Tensor | None, at: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor | None]:
         """Without a word on who is seen, or with padding only: own block and earlier ones."""
         if visible is None or visible.ndim == 2:
             own = self.sees(torch.arange(z.shape[1], device=z.device) if at is None else at, z.shape[1])
             visible = own if visible is None else own & visible[:, None, None, :]
-        return super().opened(z, visible, at)
+        return super().layer_inputs(z, visible, at)
 
 
 @register_family

@@ -174,6 +174,6 @@ def check_gap(delta: float) -> None:
         raise UserError(f"delta is a gap in time: 0 <= delta < 1, not {delta}")
 
 
-def jumps(delta: float) -> int | None:
+def steps_of_gap(delta: float) -> int | None:
     """How many jumps of delta lead from all masked to clean: the sampling steps a student of this gap is meant for."""
     return round(1 / delta) if delta else None

@@ -24,10 +24,10 @@ from torch import Tensor
 from unmask.core.errors import UserError, check_name
 from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.base import Batch, LossOutput, rows_of
-from unmask.objectives.distil.base import Distillation, Source, check_gap, jumps
+from unmask.objectives.distil.base import Distillation, Source, check_gap, steps_of_gap
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES
-from unmask.objectives.duo import place_of
+from unmask.objectives.duo import latent_at
 from unmask.processes import Process, Uniform
 from unmask.processes.schedule import stratified
 
@@ -36,7 +36,7 @@ WINDOW = (0.9987, 0.0062)  # Duo's noise from -4 to -1 at GPT-2's 50,258 states
 
 def clock(t: Tensor, window: Sequence[float], process: Process, K: int) -> Tensor:
     """The process's time at which as many tokens are kept as in the latent at its time t."""
-    return process.schedule.inverse(place_of(t, window, K)[1].alpha).clamp(0, 1)
+    return process.schedule.inverse(latent_at(t, window, K)[1].alpha).clamp(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +75,6 @@ class DCD(Distillation):
         t_T = stratified(batch.total, generator, low=self.delta)
         both_2T = torch.stack([t_T, (t_T - self.delta).clamp(min=0)])
         t_B, s_B = clock(both_2T[:, rows], self.window, self._process, states.size)
-        noise_BL = self._noise(batch, jumps(self.delta), generator, student)[rows]
+        noise_BL = self._noise(batch, steps_of_gap(self.delta), generator, student)[rows]
         pair = self._process.couple(x0_BL, noise_BL, s_B, t_B, states)
         return self._loss_of(student, x0_BL, pair, lambda target_ND, _: self._against(target_ND, self.divergence))

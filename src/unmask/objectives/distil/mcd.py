@@ -22,7 +22,7 @@ from torch import Tensor
 from unmask.core.errors import UserError, check_name
 from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.base import Batch, LossOutput, rows_of
-from unmask.objectives.distil.base import Distillation, Source, check_gap, jumps
+from unmask.objectives.distil.base import Distillation, Source, check_gap, steps_of_gap
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES, Scored, compare, cross_entropy, point_mass
 from unmask.objectives.head_loss import Score
@@ -73,7 +73,7 @@ class MCD(Distillation):
         x0_BL, rows = batch.tokens_BL, rows_of(batch)
         t_T = stratified(batch.total, generator, low=self.delta)
         s_T = (t_T - self.delta).clamp(min=0)
-        noise_TL = self._noise(batch, jumps(self.delta), generator, student)
+        noise_TL = self._noise(batch, steps_of_gap(self.delta), generator, student)
         pair = self._process.couple(x0_BL, noise_TL[rows], s_T[rows], t_T[rows], states_of(student))
         weights = self._weights(pair, noise_TL, s_T, t_T, student)
         return self._loss_of(student, x0_BL, pair, self._score, *weights)

@@ -25,7 +25,7 @@ from unmask.core.devices import to_device
 from unmask.core.errors import UserError, check_name
 from unmask.models.denoiser import Denoiser, states_of
 from unmask.objectives.base import DISTIL, IDENTITY, Batch, LossOutput, positions_where, rows_of
-from unmask.objectives.distil.base import Distillation, Source, check_gap, jumps
+from unmask.objectives.distil.base import Distillation, Source, check_gap, steps_of_gap
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES
 from unmask.objectives.head_loss import loss_at
@@ -72,7 +72,7 @@ class SDTT(Distillation):
         t_B = stratified(batch.total, generator, low=self.delta)[rows]
         if not self._process.by_plan:
             raise UserError(f"SDTT rolls out a masked process, and this one is {self._process.name}: take dcd or elbo")
-        u_BL = self._noise(batch, jumps(self.delta), generator, student)[rows]
+        u_BL = self._noise(batch, steps_of_gap(self.delta), generator, student)[rows]
         noise_BL = torch.rand(batch.total, x0_BL.shape[1], generator=generator, dtype=torch.float64)[rows]
 
         times = [(t_B - j * self.delta / self.k).clamp(min=0) for j in range(self.k)]  # each step starts at one of them
