@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser
 from unmask.processes import Process
@@ -58,12 +57,6 @@ def rows_of(batch: Batch) -> slice:
 def positions_where(chosen_BL: Tensor) -> Tensor:
     """Flat positions, through (B, L). Ask on the CPU: on a GPU the count would have to be waited for."""
     return chosen_BL.flatten().nonzero()[:, 0]
-
-
-def condition(process: Process, t_B: Tensor, device: torch.device) -> Tensor | None:
-    """What a network is given beside the tokens, on its device."""
-    time_B = process.condition(t_B)
-    return None if time_B is None else to_device(time_B, device)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,11 @@ from unmask.processes.soft import largest, law_of_all, uniforms_for
 from unmask.processes.uniform import kept, rate_of_nelbo
 
 
+def check_window(name: str, window: Sequence[float]) -> None:
+    if len(window) != 2 or not 1 > window[0] > window[1] > 0:
+        raise UserError(f"{name} is two shares, falling, between 1 and 0: not {window}")
+
+
 @dataclass(frozen=True)
 class SoftStart:
     """Duo's curriculum.
@@ -54,8 +59,7 @@ class SoftStart:
     def __post_init__(self) -> None:
         if self.soft_steps is not None and self.soft_steps < 0:
             raise UserError(f"soft_steps is a number of steps: at least 0, not {self.soft_steps}")
-        if len(self.soft_window) != 2 or not 1 > self.soft_window[0] > self.soft_window[1] > 0:
-            raise UserError(f"soft_window is two shares, falling, between 1 and 0: not {self.soft_window}")
+        check_window("soft_window", self.soft_window)
         if not self.soft_tau > 0:
             raise UserError(f"soft_tau is the temperature of the latent's softmax: above 0, not {self.soft_tau}")
         if self.soft_top < 0 or self.soft_top == 1:

@@ -30,7 +30,6 @@ from unmask.objectives.base import (
     RECONSTRUCT,
     Batch,
     LossOutput,
-    condition,
     given_in,
     keep_given,
     positions_where,
@@ -42,6 +41,7 @@ from unmask.plans.grids import assign_steps, make_grid
 from unmask.plans.plan import draw_u, locked_plan
 from unmask.processes import Masked, Process, States, View
 from unmask.processes.masked import hide, is_masked
+from unmask.processes.process import condition_at
 from unmask.processes.schedule import stratified
 
 
@@ -103,7 +103,7 @@ class MDLM(Fusible):
         chosen_N = to_device(scored_N, device)
         score = self._score(view, x0_BL.flatten()[chosen_N], view.z_BL.flatten()[chosen_N], t_B, row_N)
         total_B = view.weight_B if share_B is None else view.weight_B * share_B
-        weight_N, time_B = to_device(total_B[row_N].float(), device), condition(self.process, t_B, device)
+        weight_N, time_B = to_device(total_B[row_N].float(), device), condition_at(self.process, t_B, device)
         seen = view.z_BL if read_BLD is None else read_BLD
         nll_BL = loss_at(student, seen, chosen_N, score, weight_N=weight_N, time_B=time_B, x0_BL=x0_BL)
         return to_device(view.weight_B.to(nll_BL.dtype)[:, None], device) * nll_BL

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
+from unmask.core.streams import uniforms
 from unmask.plans.assignment import Plan
 from unmask.plans.grids import Grid
 from unmask.plans.laws import parse_settings
@@ -89,10 +90,10 @@ class EveryPosition:
         generators: list[torch.Generator], device: torch.device,
     ) -> Iterator[Move]:  # fmt: skip
         """Fresh noise for every blank at each step, and the positions that may change under it."""
-        times, L = self.times(grid), blank_BL.shape[1]
+        times = self.times(grid)
         steps = len(times) - 1 + self.greedy
         for step, (t, s) in enumerate(pairwise(times)):
-            u_BL = torch.stack([torch.rand(L, generator=g, dtype=torch.float64) for g in generators])
+            u_BL = uniforms(generators, blank_BL.shape[1])
             state.uniform_BL.copy_(to_device(u_BL, state.uniform_BL.device))
             mixture = self.mixture(process, s, t, states)
             now_BL = blank_BL if mixture is None else blank_BL & mixture.may_change(u_BL)

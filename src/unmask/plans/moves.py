@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.devices import to_device
+from unmask.core.streams import uniforms
 from unmask.plans.assignment import Assignment
 from unmask.plans.confidence import TIE
 from unmask.plans.grids import Grid
@@ -158,9 +159,7 @@ def adaptive_moves(
         row_R = candidate_BL.any(1).nonzero()[:, 0]
         more = {"tie_M": assigned.tie_BL[candidate_BL], "span_R3": assigned.spans(row_R, block_B1[row_R, 0])}
         if assigned.noise:
-            L = candidate_BL.shape[1]
-            u_BL = torch.stack([torch.rand(L, generator=g, dtype=torch.float64) for g in assigned.noise])
-            more["gumbel_M"] = -(-u_BL[candidate_BL].log()).log()
+            more["gumbel_M"] = -(-uniforms(assigned.noise, candidate_BL.shape[1])[candidate_BL].log()).log()
         yield Move.at(step, assigned.steps, candidate_BL, device, quota_B=quota_B, **more)
         if by_threshold and not bool(state.masked_BL(mask_id).any()):
             return

@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
-from unmask.core.streams import stream
+from unmask.core.streams import stream, uniforms
 from unmask.inference import categorical
 from unmask.inference.cache import Caching, Memory
 from unmask.inference.categorical import DTYPES, Draw, Law
@@ -41,7 +41,7 @@ from unmask.plans.moves import (
 )  # fmt: skip
 from unmask.plans.plan import Plan, by_threshold
 from unmask.plans.remask import Remask
-from unmask.processes.process import Process
+from unmask.processes.process import Process, condition_at
 from unmask.sampling.ending import Ending
 from unmask.sampling.samples import StepView
 
@@ -157,12 +157,11 @@ def start_draft(how: How, ready: Ready, table: State, indices: list[int], given_
     """
     (B, L), seed, process = given_BL.shape, how.seed, how.checkpoint.process
     assert table.z_BL.shape[1] == L or (B == 1 and table.z_BL.shape[1] > L and table.memory is None)
-    noise = [torch.rand(L, generator=stream(seed, "draw", i), dtype=torch.float64) for i in indices]
     prior = [process.prior(L, ready.states, stream(seed, "prior", i)) for i in indices]
     z_BL, log_q_BL, uniform_BL = (part[at : at + B, :L] for part in (table.z_BL, table.log_q_BL, table.uniform_BL))
     state = State(z_BL, log_q_BL, uniform_BL, table.nfe_B[at : at + B], table.rounds_B[at : at + B])
     state.z_BL.copy_(torch.where(given_BL < 0, torch.stack(prior), given_BL))
-    state.uniform_BL.copy_(torch.stack(noise))
+    state.uniform_BL.copy_(uniforms((stream(seed, "draw", i) for i in indices), L))
     state.log_q_BL.zero_()
     state.nfe_B.zero_()
     state.rounds_B.zero_()
@@ -237,8 +236,7 @@ def _conditions(process: Process, moves: list[Move], device: torch.device) -> Te
     if any(move.times is None for move in moves):
         return None
     parts = [torch.full((len(move.rows_R),), move.times[0], dtype=torch.float64) for move in moves if move.times]
-    time_R = process.condition(torch.cat(parts))
-    return None if time_R is None else to_device(time_R, device)
+    return condition_at(process, torch.cat(parts), device)
 
 
 def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move: Move, h_ND: Tensor) -> Drawn:

@@ -27,7 +27,6 @@ from unmask.objectives.base import (
     RECONSTRUCT,
     Batch,
     LossOutput,
-    condition,
     keep_given,
     positions_where,
 )
@@ -37,6 +36,7 @@ from unmask.objectives.divergences import DIVERGENCES, compare
 from unmask.objectives.head_loss import Score, compiled, loss_at
 from unmask.plans.plan import draw_u, locked_plan
 from unmask.processes import Pair, Process
+from unmask.processes.process import condition_at
 
 Self = TypeVar("Self", bound="Distillation")
 Source = Checkpoint | Denoiser | Teacher
@@ -137,12 +137,12 @@ class Distillation(ABC):
         """
         device, distil_D, reconstruct_R = x0_BL.device, positions_where(pair.distil), positions_where(pair.reconstruct)
         counts, chosen_N = (len(distil_D), len(reconstruct_R)), to_device(torch.cat([distil_D, reconstruct_R]), device)
-        taught_BLD = self._frozen.features(pair.z_s, condition(self._process, pair.s, device), x0_BL)
+        taught_BLD = self._frozen.features(pair.z_s, condition_at(self._process, pair.s, device), x0_BL)
         target_ND = taught_BLD.flatten(0, 1).index_select(0, chosen_N[: counts[0]])
         weight_BL = to_device((pair.scored if weight_BL is None else weight_BL).float(), device)
         loss_BL = loss_at(
             student, pair.z_t, chosen_N, score_of(target_ND, x0_BL.flatten()[chosen_N]), counts=counts, x0_BL=x0_BL,
-            weight_N=weight_BL.flatten()[chosen_N], time_B=condition(self._process, pair.t, device),
+            weight_N=weight_BL.flatten()[chosen_N], time_B=condition_at(self._process, pair.t, device),
         )  # fmt: skip
         region_BL = torch.where(pair.distil, DISTIL, torch.where(pair.reconstruct, RECONSTRUCT, IDENTITY))
         return LossOutput(scale * loss_BL, weight_BL, to_device(region_BL.to(torch.int8), device))

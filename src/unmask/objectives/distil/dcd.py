@@ -27,7 +27,7 @@ from unmask.objectives.base import Batch, LossOutput, rows_of
 from unmask.objectives.distil.base import Distillation, Source, check_gap, steps_of_gap
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES
-from unmask.objectives.duo import latent_at
+from unmask.objectives.duo import check_window, latent_at
 from unmask.processes import Process, Uniform
 from unmask.processes.schedule import stratified
 
@@ -61,8 +61,7 @@ class DCD(Distillation):
         super().__post_init__()
         check_gap(self.delta)
         check_name("divergence", self.divergence, DIVERGENCES)
-        if len(self.window) != 2 or not 1 > self.window[0] > self.window[1] > 0:
-            raise UserError(f"window is two shares, falling, between 1 and 0: not {self.window}")
+        check_window("window", self.window)
         if not isinstance(self._process, Uniform):
             raise UserError(f"DCD is for the uniform process, and the teacher's is {self._process.name}: take mcd")
 
