@@ -18,7 +18,7 @@ from unmask.checkpoint.tensors import read_tensors
 from unmask.core.errors import UserError
 from unmask.core.files import claim_folder, kind_of, sha256_file
 from unmask.data.loader import Loader
-from unmask.data.prepare import Settings, prepare
+from unmask.data.prepare import prepare
 from unmask.data.shards import ShardSet
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.dit.network import DiT
@@ -37,7 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of each thing that is read."""
     here = tmp_path_factory.mktemp("whole")
     (here / "text.txt").write_text("\n<|endoftext|>\n".join(f"Call me Ishmael, number {i}. " * 5 for i in range(20)))
-    prepare([str(here / "text.txt")], here / "corpus", Settings(vocab_size=300), show=False)
+    prepare([str(here / "text.txt")], here / "corpus", vocab_size=300, progress=False)
     tokenizer = Tokenizer.load(here / "corpus")
     torch.manual_seed(0)
     model = DiT(tokenizer.size + 1, 12, 16, 8, 1, 2).eval()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.checkpoint.io import load as load
     from unmask.checkpoint.io import save as save
     from unmask.checkpoint.push import push as push
-    from unmask.data.verbs import prepare as prepare
+    from unmask.data.prepare import prepare as prepare
     from unmask.inference.chain import Chain as Chain
     from unmask.inference.step_law import Factorised as Factorised
     from unmask.inference.step_law import register_step_law as register_step_law
@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
 
 _HOMES = {
     # verbs
-    "prepare": "data.verbs",
+    "prepare": "data.prepare",
     "train": "training.verbs",
     "distill": "training.verbs",
     "sample": "sampling.verbs",

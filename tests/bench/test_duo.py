@@ -10,7 +10,7 @@ from unmask.bench.timing import random_model
 from unmask.cli.main import run
 from unmask.core.streams import stream
 from unmask.data.loader import Batch
-from unmask.objectives.duo import Duo, SoftStart, place_of
+from unmask.objectives.duo import Duo, SoftStart, latent_at
 from unmask.processes.gaussian import GaussianDuality
 
 
@@ -25,7 +25,7 @@ def test_plain_and_ours_have_the_same_loss_and_gradient(monkeypatch):
 
     def plain_of_ours(batch):
         (_, _, _, noise_B, _), (read_BLD, z_BL) = seen[-1]
-        at, span = GaussianDuality(1025).uniform(noise_B), place_of(torch.zeros(1), SoftStart().soft_window, 1025)[2]
+        at, span = GaussianDuality(1025).uniform(noise_B), latent_at(torch.zeros(1), SoftStart().soft_window, 1025)[2]
         return bench.nelbo(read_BLD, z_BL, batch.tokens_BL, at.alpha, span * at.slope)
 
     for one, other in ((plain, ours), (None, soft)):

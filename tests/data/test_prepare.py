@@ -60,7 +60,7 @@ def read_back(shards: ShardSet, split: str) -> list[str]:
 def test_shards_hold_the_text(source: Path, tmp_path: Path, texts: list[str], tokenizer: str | None) -> None:
     size = None if tokenizer else 300
     settings = Settings(tokenizer=tokenizer, vocab_size=size, validation=0.1, test=0.1, shard_tokens=500)
-    made = prepare([str(source)], tmp_path / "out", settings, show=False)
+    made = prepare([str(source)], tmp_path / "out", **vars(settings), progress=False)
     assert not made.already
     made.shards.verify()
     expected = {"train": texts[:16], "test": texts[16:18], "validation": texts[18:]}
@@ -82,7 +82,7 @@ def test_one_long_document_is_divided_and_nothing_is_lost(
     monkeypatch.setattr(corpus, "PIECE", 500)
     text = prose(0, 4000)
     (tmp_path / "book.txt").write_text(text, encoding="utf-8")
-    made = prepare([str(tmp_path / "book.txt")], tmp_path / "out", SMALL, show=False).shards
+    made = prepare([str(tmp_path / "book.txt")], tmp_path / "out", **vars(SMALL), progress=False).shards
     parts = [read_back(made, split) for split in ("train", "test", "validation")]
     assert [len(part) for part in parts] == [1, 1, 1]
     assert "".join(part[0] for part in parts) == text
@@ -113,7 +113,7 @@ def test_killed_at_any_write_and_run_again_ends_with_the_same_bytes(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, after: bool
 ) -> None:
     monkeypatch.setattr(corpus, "PIECE", 300)
-    prepare([str(source)], tmp_path / "whole", SMALL, show=False)
+    prepare([str(source)], tmp_path / "whole", **vars(SMALL), progress=False)
     expected = contents(tmp_path / "whole")
     killed, previous, calls = True, 1, 1
     while killed:
@@ -121,19 +121,19 @@ def test_killed_at_any_write_and_run_again_ends_with_the_same_bytes(
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, dying(getattr(owner, name), calls, after))
             try:
-                prepare([str(source)], out, SMALL, show=False)
+                prepare([str(source)], out, **vars(SMALL), progress=False)
                 killed = False
             except Killed:
                 found = contents(out) if out.exists() else {}
                 assert all(found[file] == expected[file] for file in found if file in expected), "a half-written file"
-        prepare([str(source)], out, SMALL, show=False)
+        prepare([str(source)], out, **vars(SMALL), progress=False)
         assert contents(out) == expected, calls
         previous, calls = calls, calls + previous
     assert calls > 8, "the process was killed at several moments"
 
 
 def test_killed_for_real_and_run_again(source: Path, tmp_path: Path) -> None:
-    prepare([str(source)], tmp_path / "whole", SMALL, show=False)
+    prepare([str(source)], tmp_path / "whole", **vars(SMALL), progress=False)
     script = (
         "import os, signal, sys\nfrom unmask.data import folder\nfrom unmask.data.prepare import Settings, prepare\n"
         "real, left = folder.Folder.save, 5\n"
@@ -142,22 +142,22 @@ def test_killed_for_real_and_run_again(source: Path, tmp_path: Path) -> None:
         "    if left == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    real(self, **facts)\n"
         "folder.Folder.save = dying\n"
-        f"prepare([{str(source)!r}], {str(tmp_path / 'out')!r}, Settings(**{SMALL.__dict__!r}), show=False)\n"
+        f"prepare([{str(source)!r}], {str(tmp_path / 'out')!r}, **{SMALL.__dict__!r}, progress=False)\n"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True)
     assert ended.returncode == -signal.SIGKILL
     assert len([name for name in contents(tmp_path / "out") if name.startswith("train-")]) == 3
     before = {name: os.stat(tmp_path / "out" / name).st_mtime_ns for name in ("train-00000.bin", "train-00001.bin")}
-    prepare([str(source)], tmp_path / "out", SMALL, show=False)
+    prepare([str(source)], tmp_path / "out", **vars(SMALL), progress=False)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert {name: os.stat(tmp_path / "out" / name).st_mtime_ns for name in before} == before, "finished shards are kept"
 
 
 def test_the_same_call_again_does_nothing_and_another_is_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    prepare([str(source)], out, SMALL, show=False)
+    prepare([str(source)], out, **vars(SMALL), progress=False)
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir()}
-    assert prepare([str(source)], out, SMALL, show=False).already
+    assert prepare([str(source)], out, **vars(SMALL), progress=False).already
     others = {
         "vocab_size was 300, is 400": Settings(vocab_size=400, shard_tokens=1000, validation=0.1, test=0.1),
         "validation was 0.1, is 0.2": Settings(vocab_size=300, shard_tokens=1000, validation=0.2, test=0.1),
@@ -165,12 +165,12 @@ def test_the_same_call_again_does_nothing_and_another_is_refused(source: Path, t
     }
     for message, settings in others.items():
         with pytest.raises(UserError, match=message):
-            prepare([str(source)], out, settings, show=False)
+            prepare([str(source)], out, **vars(settings), progress=False)
     with pytest.raises(UserError, match="there were 3 inputs, there are 1"):
-        prepare([str(source / "a.txt")], out, SMALL, show=False)
+        prepare([str(source / "a.txt")], out, **vars(SMALL), progress=False)
     (source / "b.txt").write_text("another text", encoding="utf-8")
     with pytest.raises(UserError, match=r"the input .*b\.txt has changed"):
-        prepare([str(source)], out, SMALL, show=False)
+        prepare([str(source)], out, **vars(SMALL), progress=False)
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir()} == before
 
 
@@ -181,10 +181,10 @@ def test_an_unfinished_folder_keeps_its_shards_from_other_settings(
     with monkeypatch.context() as patch:
         patch.setattr("unmask.data.prepare._index", lambda *facts: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
-            prepare([str(source)], out, SMALL, show=False)
+            prepare([str(source)], out, **vars(SMALL), progress=False)
     before = contents(out)
     with pytest.raises(UserError, match="shard_tokens was 1000, is 2000"):
-        prepare([str(source)], out, Settings(vocab_size=300, shard_tokens=2000, validation=0.1, test=0.1), show=False)
+        prepare([str(source)], out, vocab_size=300, shard_tokens=2000, validation=0.1, test=0.1, progress=False)
     with pytest.raises(UserError, match="not finished"):
         ShardSet.open(out)
     assert contents(out) == before
@@ -194,7 +194,7 @@ def test_an_unfinished_folder_keeps_its_shards_from_other_settings(
 def test_a_full_disk_says_so_and_loses_nothing(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    prepare([str(source)], tmp_path / "whole", SMALL, show=False)
+    prepare([str(source)], tmp_path / "whole", **vars(SMALL), progress=False)
     out = tmp_path / "out"
     real, left = os.fsync, written
 
@@ -208,15 +208,15 @@ def test_a_full_disk_says_so_and_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(UserError, match="the disk is full; free some space and run the same command again"):
-            prepare([str(source)], out, SMALL, show=False)
+            prepare([str(source)], out, **vars(SMALL), progress=False)
     assert not out.exists() or not [path for path in out.iterdir() if path.name.startswith(".")], "half a file is left"
-    prepare([str(source)], out, SMALL, show=False)
+    prepare([str(source)], out, **vars(SMALL), progress=False)
     assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_two_processes_do_not_share_a_folder(source: Path, tmp_path: Path) -> None:
     with folder.Folder(tmp_path / "out").held(), pytest.raises(UserError, match="another process"):
-        prepare([str(source)], tmp_path / "out", SMALL, show=False)
+        prepare([str(source)], tmp_path / "out", **vars(SMALL), progress=False)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "train-00000.bin", "index.json", ".a.json.new-0123abcd"])
@@ -227,33 +227,33 @@ def test_a_folder_of_someone_else_is_left_alone(source: Path, tmp_path: Path, na
     (out / ".unmask.json.new-0123abcd").write_text("{")  # a name like ours is no proof
     before = contents(out)
     with pytest.raises(UserError, match="which is not ours: name another --out"):
-        prepare([str(source)], out, SMALL, show=False)
+        prepare([str(source)], out, **vars(SMALL), progress=False)
     assert contents(out) == before
 
 
 def test_what_a_killed_process_left_goes_when_the_folder_is_taken_up(source: Path, tmp_path: Path) -> None:
-    prepare([str(source)], tmp_path / "whole", SMALL, show=False)
+    prepare([str(source)], tmp_path / "whole", **vars(SMALL), progress=False)
     out = tmp_path / "out"
     out.mkdir()
     (out / ".unmask.json.new-0123abcd").write_text("{")  # killed at its very first write
-    prepare([str(source)], out, SMALL, show=False)
+    prepare([str(source)], out, **vars(SMALL), progress=False)
     assert contents(out) == contents(tmp_path / "whole")
     (out / ".index.json.new-0123abcd").write_text("{")
     with pytest.raises(UserError, match="validation was"):
-        prepare([str(source)], out, Settings(), show=False)
+        prepare([str(source)], out, progress=False)
     assert (out / ".index.json.new-0123abcd").exists(), "a refused command touches nothing"
-    assert prepare([str(source)], out, SMALL, show=False).already
+    assert prepare([str(source)], out, **vars(SMALL), progress=False).already
     assert contents(out) == contents(tmp_path / "whole")
 
 
 def one_whole_and_one_killed(source: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """The folder of a prepare that ended, and that of one which died with two lists of shards written."""
     out, unfinished = place / "out", place / "unfinished"
-    prepare([str(source)], out, SMALL, show=False)
+    prepare([str(source)], out, **vars(SMALL), progress=False)
     with monkeypatch.context() as patch:
         patch.setattr(folder.Folder, "save", dying(folder.Folder.save, 4, after=True))
         with pytest.raises(Killed):
-            prepare([str(source)], unfinished, SMALL, show=False)
+            prepare([str(source)], unfinished, **vars(SMALL), progress=False)
     return out, unfinished
 
 
@@ -273,11 +273,11 @@ def test_an_edit_in_the_middle_is_noticed(source: Path, tmp_path: Path, monkeypa
     edit_in_the_middle(source / "c.txt")
     for path in (out, unfinished):
         with pytest.raises(UserError, match=r"the input .*c\.txt has changed"):
-            prepare([str(source)], path, SMALL, show=False)
+            prepare([str(source)], path, **vars(SMALL), progress=False)
     assert (contents(out), contents(unfinished)) == before
     (source / "c.txt").write_bytes(original)  # and not the time of it: the text is what counts
-    assert prepare([str(source)], out, SMALL, show=False).already
-    prepare([str(source)], unfinished, SMALL, show=False)
+    assert prepare([str(source)], out, **vars(SMALL), progress=False).already
+    prepare([str(source)], unfinished, **vars(SMALL), progress=False)
     assert contents(unfinished) == contents(out)
 
 
@@ -297,14 +297,14 @@ def test_a_file_that_changes_while_it_is_read_ends_in_no_corpus(
     with monkeypatch.context() as patch:
         patch.setattr("unmask.data.prepare.pack", edited)
         with pytest.raises(UserError, match=r"c\.txt changed while it was being prepared"):
-            prepare([str(source)], out, SMALL, show=False)
+            prepare([str(source)], out, **vars(SMALL), progress=False)
     assert not out.exists()
-    assert "squid" in "".join(read_back(prepare([str(source)], out, SMALL, show=False).shards, "train"))
+    assert "squid" in "".join(read_back(prepare([str(source)], out, **vars(SMALL), progress=False).shards, "train"))
 
 
 def test_shards_that_were_damaged_are_not_called_prepared(source: Path, tmp_path: Path) -> None:
-    prepare([str(source)], tmp_path / "out", SMALL, show=False)
+    prepare([str(source)], tmp_path / "out", **vars(SMALL), progress=False)
     shard = tmp_path / "out" / "test-00000.bin"
     shard.write_bytes(bytes(shard.stat().st_size))
     with pytest.raises(UserError, match=r"test-00000.bin is damaged"):
-        prepare([str(source)], tmp_path / "out", SMALL, show=False)
+        prepare([str(source)], tmp_path / "out", **vars(SMALL), progress=False)

@@ -40,7 +40,7 @@ def texts(prose: Prose) -> list[str]:
 def from_file(tmp_path: Path, texts: list[str]) -> dict[str, bytes]:
     """What the same text in a file gives."""
     (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join(texts), encoding="utf-8")
-    prepare([str(tmp_path / "a.txt")], tmp_path / "from-file", SMALL, show=False)
+    prepare([str(tmp_path / "a.txt")], tmp_path / "from-file", **vars(SMALL), progress=False)
     return shard_bytes(tmp_path / "from-file")
 
 
@@ -57,15 +57,15 @@ def test_standard_input_gives_what_a_file_gives(
         settings = Settings(**{**SMALL.__dict__, "format": "jsonl"})
     out = tmp_path / "out"
     pipe(monkeypatch, content)
-    prepare(["-"], out, settings, show=False)
+    prepare(["-"], out, **vars(settings), progress=False)
     assert shard_bytes(out) == from_file
 
     for again in (content, b""):
         pipe(monkeypatch, again)
-        assert prepare(["-"], out, settings, show=False).already
+        assert prepare(["-"], out, **vars(settings), progress=False).already
     pipe(monkeypatch, "\n".join(json.dumps({"text": text}) for text in texts[1:]).encode())
     with pytest.raises(UserError, match="the input - has changed"):
-        prepare(["-"], out, settings, show=False)
+        prepare(["-"], out, **vars(settings), progress=False)
     assert shard_bytes(out) == from_file
 
 
@@ -77,10 +77,10 @@ def test_a_mistake_on_standard_input_can_be_mended(
     for wrong, message in ((b"", "no text in -"), (content + b"\xff", "standard input is not UTF-8 text")):
         pipe(monkeypatch, wrong)
         with pytest.raises(UserError, match=message):
-            prepare(["-"], tmp_path / "out", SMALL, show=False)
+            prepare(["-"], tmp_path / "out", **vars(SMALL), progress=False)
         assert not (tmp_path / "out").exists()
     pipe(monkeypatch, content)
-    prepare(["-"], tmp_path / "out", SMALL, show=False)
+    prepare(["-"], tmp_path / "out", **vars(SMALL), progress=False)
     assert shard_bytes(tmp_path / "out") == from_file
 
 
@@ -103,9 +103,9 @@ def test_standard_input_is_piped_in_once_more_after_a_kill(
         patch.setattr(streams, "write_json", dying)
         pipe(monkeypatch, content)
         with pytest.raises(Killed):
-            prepare(["-"], out, SMALL, show=False)
+            prepare(["-"], out, **vars(SMALL), progress=False)
     pipe(monkeypatch, content)
-    prepare(["-"], out, SMALL, show=False)
+    prepare(["-"], out, **vars(SMALL), progress=False)
     assert shard_bytes(out) == from_file
 
 
@@ -139,19 +139,19 @@ def test_a_dataset_is_streamed_and_goes_on_after_a_kill(
     with monkeypatch.context() as patch:
         patch.setattr(streams, "record_document", watched)
         with pytest.raises(Killed):
-            prepare([dataset], out, SMALL, show=False)
+            prepare([dataset], out, **vars(SMALL), progress=False)
     kept = sorted(path.name for path in (out / "spool" / "0").glob("0*.zst"))
     assert len(kept) >= 3
     with pytest.raises(UserError, match="there were 1 inputs, there are 2"):  # the download is not thrown away
-        prepare([dataset, dataset], out, SMALL, show=False)
+        prepare([dataset, dataset], out, **vars(SMALL), progress=False)
 
     seen.clear()
     with monkeypatch.context() as patch:
         patch.setattr(streams, "record_document", lambda *a: (seen.append(0), real(*a))[1])
-        prepare([dataset], out, SMALL, show=False)
+        prepare([dataset], out, **vars(SMALL), progress=False)
     assert len(seen) < 20 - 6, "what was read before the kill is not read again"
     assert shard_bytes(out) == from_file
-    assert prepare([dataset], out, SMALL, show=False).already
+    assert prepare([dataset], out, **vars(SMALL), progress=False).already
 
 
 def test_datasets_that_cannot_be_read(dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +162,8 @@ def test_datasets_that_cannot_be_read(dataset: str, tmp_path: Path, monkeypatch:
     ]
     for name, settings, message in cases:
         with pytest.raises(UserError, match=message):
-            prepare([name], tmp_path / "out", settings, show=False)
+            prepare([name], tmp_path / "out", **vars(settings), progress=False)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r'pip install "unmask\[hub\]"'):
-        prepare([dataset], tmp_path / "out", SMALL, show=False)
+        prepare([dataset], tmp_path / "out", **vars(SMALL), progress=False)
     assert not (tmp_path / "out").exists(), "a mistake leaves nothing behind"

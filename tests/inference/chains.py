@@ -37,7 +37,6 @@ def sequential(law: Chain, step: Step, uniform_M: torch.Tensor) -> torch.Tensor:
         wanted_RS[:, s] = slotted.slots.real_RS[:, s]
         at_N, which_N, given = slotted.given(wanted_RS, token_RS)
         log_p_NV = given.shaped(torch.arange(len(which_N))).log_softmax(-1)
-        token_RS.view(-1)[at_N] = (log_p_NV + gumbel.gumbel(key_M[which_N], gumbel.steps_of(log_p_NV.shape[1]))).argmax(
-            -1
-        )
+        noise_NV = gumbel.gumbel(key_M[which_N], gumbel.offsets_of(log_p_NV.shape[1]))
+        token_RS.view(-1)[at_N] = (log_p_NV + noise_NV).argmax(-1)
     return slotted.in_order(token_RS)

@@ -173,9 +173,9 @@ def test_every_draw_follows_the_law_of_the_chain(body, noise):
 
 def test_gumbel_noise_is_gumbel_and_comes_again_in_any_block():
     key_M = gumbel.keys_of(torch.rand(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
-    noise_MV = gumbel.gumbel(key_M, gumbel.steps_of(500))
-    torch.testing.assert_close(gumbel.gumbel(key_M[7:9], gumbel.steps_of(500)), noise_MV[7:9], rtol=0, atol=0)
-    torch.testing.assert_close(gumbel.gumbel(key_M[7:9], gumbel.steps_of(20)), noise_MV[7:9, :20], rtol=0, atol=0)
+    noise_MV = gumbel.gumbel(key_M, gumbel.offsets_of(500))
+    torch.testing.assert_close(gumbel.gumbel(key_M[7:9], gumbel.offsets_of(500)), noise_MV[7:9], rtol=0, atol=0)
+    torch.testing.assert_close(gumbel.gumbel(key_M[7:9], gumbel.offsets_of(20)), noise_MV[7:9, :20], rtol=0, atol=0)
     uniform_N = (-(-noise_MV).exp()).exp().flatten().sort().values
     N = len(uniform_N)
     distance = (uniform_N - (torch.arange(N) + 0.5) / N).abs().max() * N**0.5  # Kolmogorov-Smirnov
@@ -188,7 +188,7 @@ def test_gumbel_noise_is_gumbel_and_comes_again_in_any_block():
 def test_draws_by_gumbel_noise_follow_the_law():
     p_V = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0], dtype=torch.float64)
     key_M = gumbel.keys_of(torch.rand(20_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
-    drawn = gumbel.pick(p_V.log().expand(len(key_M), -1), key_M, gumbel.steps_of(5))
+    drawn = gumbel.pick(p_V.log().expand(len(key_M), -1), key_M, gumbel.offsets_of(5))
     count_V = torch.bincount(drawn.token_M, minlength=5).double()
     assert count_V[4] == 0
     chi = ((count_V[:4] - p_V[:4] * len(key_M)) ** 2 / (p_V[:4] * len(key_M))).sum()
@@ -198,7 +198,7 @@ def test_draws_by_gumbel_noise_follow_the_law():
 
 def test_what_is_compiled_makes_no_index_of_its_own():
     """Triton's indices have 32 bits, and it refuses to multiply one by SplitMix64's step."""
-    given = torch.randn(3, 20), gumbel.keys_of(torch.rand(3, dtype=torch.float64)), gumbel.steps_of(20)
+    given = torch.randn(3, 20), gumbel.keys_of(torch.rand(3, dtype=torch.float64)), gumbel.offsets_of(20)
     traced = make_fx(lambda *now: tuple(gumbel.draw(*now, 19, Law()).__dict__.values())[:2])(*given)
     assert not [node for node in traced.graph.nodes if "arange" in str(node.target) or "iota" in str(node.target)]
     assert [node for node in traced.graph.nodes if "argmax" in str(node.target)]

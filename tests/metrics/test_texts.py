@@ -8,7 +8,7 @@ import torch
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
-from unmask.data.prepare import Settings, prepare
+from unmask.data.prepare import prepare
 from unmask.data.tokenizer import Tokenizer
 from unmask.metrics.texts import Texts, clusters, held_out, of_samples
 from unmask.sampling.verbs import sample
@@ -61,7 +61,7 @@ def test_a_prepared_corpus_gives_its_held_out_split(write_corpus, letters, tmp_p
 
 def test_the_sample_is_what_preparing_it_holds_out(tmp_path):
     """The other books are for training, and would make a model look better than it is."""
-    prepare(["sample"], tmp_path / "corpus", Settings(tokenizer="pocket"), show=False)
+    prepare(["sample"], tmp_path / "corpus", tokenizer="pocket", progress=False)
     tokenizer = Tokenizer.load("pocket")
     for split in (None, "test"):
         mine, theirs = (held_out(data, tokenizer, 256, split=split) for data in ("sample", tmp_path / "corpus"))

@@ -13,13 +13,13 @@ from unmask.models.family import as_student, family_of, trainable
 from unmask.models.lora import (
     Lora,
     adapter_tensors,
-    bare,
     base_of,
+    does_nothing,
     fill,
     fingerprint,
-    is_idle,
     merged,
     with_adapter,
+    without_adapter,
 )
 
 IDS = torch.tensor([[1, 2, 3, 20], [20, 20, 5, 6]])
@@ -47,7 +47,7 @@ def busy(model, seed=1, rank=4):
 def test_a_fresh_adapter_changes_nothing_and_leaves_the_model_alone():
     model = network()
     adapted = with_adapter(model, Lora(True), "base", 0)
-    assert is_idle(adapted)
+    assert does_nothing(adapted)
     assert torch.equal(adapted(IDS), model(IDS))
     assert all(parameter.requires_grad for parameter in model.parameters())
     assert base_of(model) is None
@@ -80,7 +80,7 @@ def test_it_adds_alpha_over_rank_times_b_a_to_every_weight():
 def test_taken_off_the_base_is_as_it_was():
     model = network()
     adapted = busy(model)
-    off = bare(adapted)
+    off = without_adapter(adapted)
     assert torch.equal(off(IDS), model(IDS))
     assert {id(value) for value in off.parameters()} < {id(value) for value in adapted.parameters()}
 

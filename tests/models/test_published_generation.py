@@ -12,8 +12,9 @@ pytest.importorskip("transformers")
 
 from unmask.checkpoint.io import load
 from unmask.core.streams import stream
+from unmask.plans.assignment import Assignment
 from unmask.plans.grids import make_grid
-from unmask.plans.plan import Assignment, make_plan
+from unmask.plans.plan import make_plan
 from unmask.plans.published import dream_counts
 from unmask.processes.schedule import LogLinear
 from unmask.sampling.verbs import sample

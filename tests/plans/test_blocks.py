@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from unmask.core.streams import stream
+from unmask.plans.blocks import deal_steps
 from unmask.plans.grids import make_grid
-from unmask.plans.plan import Blocks, Confidence, LeftToRight, deal_steps, make_plan
+from unmask.plans.plan import Blocks, Confidence, LeftToRight, make_plan
 from unmask.processes.schedule import LogLinear
 from unmask.theory.exact import Views, sample_law
 from unmask.theory.oracle import SOURCES, Enumerated

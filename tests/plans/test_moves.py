@@ -16,13 +16,14 @@ from unmask.core.streams import stream
 from unmask.inference import categorical
 from unmask.inference.categorical import Draw, Law
 from unmask.inference.ready import make_ready
+from unmask.plans.confidence import TIE
 from unmask.plans.grids import make_grid
 from unmask.plans.moves import keep_most_confident, locked_moves
-from unmask.plans.plan import TIE, Blocks, Confidence, make_plan
+from unmask.plans.plan import Blocks, Confidence, make_plan
 from unmask.processes.schedule import LogLinear
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.sampling.verbs import sample
-from unmask.theory.exact import _surest
+from unmask.theory.exact import _most_confident
 from unmask.theory.oracle import Enumerated, sticky
 
 B, L, STEPS = 5, 12, 9
@@ -133,7 +134,7 @@ def test_near_ties_are_one_rule_in_the_sampler_and_in_its_exact_law():
     values = torch.tensor([0.5, 0.5 - 8e-6, 0.5 - 16e-6, 0.3, 0.9], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     for quota, sure, tied in ((1, {4}, set()), (2, {4}, {0, 1}), (3, {4}, {0, 1, 2}), (4, {4, 0}, {1, 2})):
-        choice = _surest(values[None], quota)
+        choice = _most_confident(values[None], quota)
         law = {i for i in range(5) if choice.sure_NL[0, i]}, {i for i in range(5) if choice.tied_NL[0, i]}
         count = torch.zeros(5)
         for _ in range(400):

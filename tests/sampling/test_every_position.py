@@ -208,7 +208,7 @@ def test_given_words_are_held() -> None:
         ({"grid": "rank"}, "goes on a grid of times: take uniform, cosine or mdlm, not rank"),
         ({"remask": "cap"}, "remasking is for a masked process: for this one take the plan psi"),
         ({"plan": "psi:share=2"}, "between 0 and 1, not 2"),
-        ({"plan": "psi:half=1"}, "setting of psi"),
+        ({"plan": "psi:half=1"}, "setting of a plan"),
         ({"plan": "ancestral:share=0.1"}, "the plan ancestral has no settings"),
         ({"plan": "psi:share=x"}, "NAME=VALUE"),
     ],

@@ -12,7 +12,7 @@ import unmask
 from unmask.cli.main import main
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.family import trainable
-from unmask.models.lora import base_of, config_of, is_idle, merged
+from unmask.models.lora import base_of, config_of, does_nothing, merged
 from unmask.objectives.distil.teacher import Teacher
 from unmask.objectives.registry import METHODS
 
@@ -150,7 +150,7 @@ def test_it_is_distilled(method, base, corpus, tmp_path):
     options |= {"delta": 0.25} if method in ("mcd", "sdtt") else {}
     student = unmask.distill(base, corpus, out=tmp_path / "student", **options)
     assert base_of(student.model).source == str(base)
-    assert not is_idle(student.model)
+    assert not does_nothing(student.model)
     ids = torch.randint(SIZE, (2, 16))
     assert torch.equal(unmask.load(tmp_path / "student").model(ids), student.model(ids))
     first, second = (unmask.load(tmp_path / "student" / "rounds" / str(number)).model for number in (1, 2))

@@ -22,7 +22,6 @@ from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
 from unmask.inference.cache import Caching, Memory
-from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready, make_ready
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import USUAL, Blocks, Plan, make_plan
@@ -58,9 +57,7 @@ def cache(
     if min(n, steps, block_size, *refresh) < 1:
         raise UserError("n, steps, block_size and refresh must be at least 1")
     ready = make_ready(checkpoint.model, pick_device(device))
-    how = How(
-        checkpoint, make_plan(USUAL), make_grid("rank", steps), None, Law(), False, seed, checkpoint.step_law, None
-    )
+    how = How(checkpoint, make_plan(USUAL), make_grid("rank", steps), seed=seed)
     lines = []
     for name in plans:
         for kind in ("prefix", "dual"):

@@ -26,7 +26,7 @@ from unmask.data.loader import Batch
 from unmask.models.denoiser import states_of
 from unmask.models.dit.network import DiT
 from unmask.models.family import config_to_json, family_of
-from unmask.objectives.duo import Duo, SoftStart, place_of
+from unmask.objectives.duo import Duo, SoftStart, latent_at
 from unmask.processes.schedule import stratified
 from unmask.processes.soft import signal_and_noise
 
@@ -133,7 +133,7 @@ class Bench(Steps):
         generator, x0_BL, K = stream(0, "noise"), batch.tokens_BL, self.student.vocab_size
         soft = self.ours["ours, curriculum"].soft
         t_B = stratified(batch.total, generator)[batch.start : batch.start + len(x0_BL)]
-        noise_B, at, span = place_of(t_B, soft.soft_window, K)
+        noise_B, at, span = latent_at(t_B, soft.soft_window, K)
         alpha_B, sigma_B = (to_device(value.float(), self.place) for value in signal_and_noise(noise_B))
         w_BLK = alpha_B[:, None, None] * torch.nn.functional.one_hot(x0_BL, K)
         w_BLK = w_BLK + sigma_B[:, None, None] * torch.randn(*x0_BL.shape, K, device=self.place)

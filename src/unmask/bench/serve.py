@@ -28,7 +28,6 @@ from unmask.checkpoint.io import Checkpoint, load
 from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
-from unmask.inference.categorical import Law
 from unmask.models.denoiser import check_denoiser
 from unmask.models.family import config_to_json
 from unmask.sampling.drafts import How
@@ -176,7 +175,7 @@ def _in_process(engine: Engine, asked: Load) -> Measured:
 
     def ask(seed: int) -> list[int] | None:
         inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        how = How(checkpoint, plan, grid, None, Law(), False, seed, checkpoint.step_law, None)
+        how = How(checkpoint, plan, grid, seed=seed)
         engine.submit(Task(how, 0, blank_L), inbox.put)
         event = inbox.get()
         return event.tokens if isinstance(event, Finished) else None

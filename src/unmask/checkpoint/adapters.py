@@ -49,12 +49,6 @@ def write_adapter(
         write_tensors(folder / raw_file, in_peft_names(model, raw), dtype)
 
 
-def named_base(model: Any) -> dict[str, Any] | None:
-    """What config.json says of the base of a network's adapter."""
-    base = base_of(model)
-    return None if base is None else vars(base)
-
-
 def base_source(folder: Path, about: Mapping[str, Any]) -> str:
     """What the base of an adapter was loaded as."""
     source = (about.get("adapter") or {}).get("source") or _config(folder).base_model_name_or_path
@@ -63,7 +57,7 @@ def base_source(folder: Path, about: Mapping[str, Any]) -> str:
     return str(source)
 
 
-def put_on(model: Any, folder: Path, about: Mapping[str, Any], file: str, source: str | None) -> Any:
+def apply_adapter(model: Any, folder: Path, about: Mapping[str, Any], file: str, source: str | None) -> Any:
     """A network with the adapter of a folder in it, whose other weights are the model's own.
 
     Args:

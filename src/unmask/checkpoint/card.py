@@ -13,13 +13,13 @@ from typing import Any, Literal
 import torch
 
 from unmask.checkpoint.adapters import TENSORS
-from unmask.checkpoint.io import FILES, Checkpoint
-from unmask.core.files import sha256_file
+from unmask.checkpoint.io import CARD, FILES, Checkpoint
+from unmask.core.files import sha256_file, write_text
 from unmask.models.denoiser import is_causal
 from unmask.models.family import config_to_json, family_of, plain, trainable
 from unmask.models.lora import base_of, config_of
 
-CARD = """# {name}
+TEMPLATE = """# {name}
 
 {about}
 
@@ -65,32 +65,24 @@ def portable(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {name: clean(value) for name, value in provenance.items()}
 
 
-def model_card(
-    checkpoint: Checkpoint,
-    folder: Path,
-    *,
-    about: str,
-    licence: str | None,
-    dtype: torch.dtype,
-    weights: Literal["ema", "raw"],
-    name: str | None = None,
-) -> str:
-    """The card of the checkpoint whose `weights` were written to `folder` in `dtype`, and which others load as `name`
-    (default: the folder's)."""
+def write_card(
+    checkpoint: Checkpoint, folder: Path, *, about: str, licence: str | None, weights: Literal["ema", "raw"] = "ema",
+    dtype: torch.dtype | None = None, name: str | None = None,
+) -> None:  # fmt: skip
+    """The card of the checkpoint whose `weights` were written to `folder` in `dtype` (default: as they are), and which
+    others load as `name` (default: the folder's)."""
+    dtype = dtype or next(plain(checkpoint.model).parameters()).dtype
     causal, length = is_causal(plain(checkpoint.model)), checkpoint.model.length
     facts = {**dict(_model(checkpoint, dtype)), **dict(_training(checkpoint.provenance, dtype, weights))}
     if licence:
         facts["licence"] = licence
     files, name = [folder / file for file in (FILES["ema"], TENSORS, "tokenizer.json")], name or folder.name
     hashes = [f"{sha256_file(file)}  {file.name}" for file in files if file.is_file()]
-    return CARD.format(
-        name=name,
-        about=about,
-        facts="\n".join(f"| {name} | {value} |" for name, value in facts.items()),
-        command=_command(name, causal),
-        limits=LIMITS[causal].format(length=length),
-        hashes="\n".join(hashes),
-    )
+    text = TEMPLATE.format(
+        name=name, about=about, facts="\n".join(f"| {name} | {value} |" for name, value in facts.items()),
+        command=_command(name, causal), limits=LIMITS[causal].format(length=length), hashes="\n".join(hashes),
+    )  # fmt: skip
+    write_text(folder / CARD, text)
 
 
 def _command(name: str, causal: bool) -> str:

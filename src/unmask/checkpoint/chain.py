@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CURE = "train one for this model with `unmask train --objective chain --from MODEL`"
 
 
-def beside_its_model(adapter: Checkpoint, where: str, load: Callable[[str], Checkpoint]) -> Checkpoint:
+def with_its_model(adapter: Checkpoint, where: str, load: Callable[[str], Checkpoint]) -> Checkpoint:
     """The model that a head names, with the head as its step law."""
     assert isinstance(adapter.model, ChainHead)
     if not adapter.model.config.base:
@@ -44,7 +44,7 @@ def with_head(checkpoint: Checkpoint, head: Any, made: Mapping[str, Any], where:
         wanted, found = (str(digest)[:12] for digest in (config.base_weights, found))
         raise UserError(f"{where} is a chain of another model: of {config.base or 'one without a name'} with weights "
                         f"{wanted}, and these are {found}: {CURE}")  # fmt: skip
-    return _together(checkpoint, head, made)
+    return _with_law(checkpoint, head, made)
 
 
 def _check_vocabulary(model: Any, head: ChainHead, where: str) -> None:
@@ -53,13 +53,13 @@ def _check_vocabulary(model: Any, head: ChainHead, where: str) -> None:
         raise UserError(f"{where} is a chain for another vocabulary ({theirs}) than the model's ({mine}): {CURE}")
 
 
-def _together(checkpoint: Checkpoint, head: ChainHead, made: Mapping[str, Any]) -> Checkpoint:
+def _with_law(checkpoint: Checkpoint, head: ChainHead, made: Mapping[str, Any]) -> Checkpoint:
     law = Chain(head.eval().requires_grad_(False), dict(made.get("chain", {})))
     provenance = {**checkpoint.provenance, "chain": dict(made)}
     return dataclasses.replace(checkpoint, step_law=law, provenance=provenance)
 
 
-def with_stored(checkpoint: Checkpoint, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> Any:
+def with_own_head(checkpoint: Checkpoint, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> Any:
     """A model with the head that lies beside it in its folder: they were written together, maybe in another precision
     than the weights that the head was trained beside."""
     shape = {field.name: config[field.name] for field in dataclasses.fields(ChainConfig) if field.name in config}
@@ -68,4 +68,4 @@ def with_stored(checkpoint: Checkpoint, config: Mapping[str, Any], tensors: Mapp
     assert isinstance(head, ChainHead)
     made = dict(checkpoint.provenance).get("chain", {})
     _check_vocabulary(checkpoint.model, head, where)
-    return _together(checkpoint, head, made)
+    return _with_law(checkpoint, head, made)

@@ -8,8 +8,8 @@ from typing import Literal
 
 import torch
 
-from unmask.checkpoint.card import model_card, portable
-from unmask.checkpoint.io import CARD, FILES, Checkpoint, load, refuse_to_replace, save
+from unmask.checkpoint.card import portable, write_card
+from unmask.checkpoint.io import FILES, Checkpoint, load, refuse_to_replace, save
 from unmask.checkpoint.locate import bundled
 from unmask.checkpoint.tensors import write_tensors
 from unmask.core.errors import UserError
@@ -78,9 +78,7 @@ def convert(
     else:
         _save_published(checkpoint, target, stored, format)
     if card is not None:
-        kept = stored or next(plain(checkpoint.model).parameters()).dtype
-        text = model_card(checkpoint, target, about=card, licence=licence, dtype=kept, weights=weights)
-        write_text(target / CARD, text)
+        write_card(checkpoint, target, about=card, licence=licence, dtype=stored, weights=weights)
     return checkpoint
 
 

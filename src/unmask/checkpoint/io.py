@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.checkpoint import adapters
-from unmask.checkpoint.chain import beside_its_model, with_head, with_stored
+from unmask.checkpoint.chain import with_head, with_its_model, with_own_head
 from unmask.checkpoint.lightning import read_lightning
 from unmask.checkpoint.locate import locate
 from unmask.checkpoint.published import (
@@ -30,7 +30,7 @@ from unmask.checkpoint.published import (
 )
 from unmask.checkpoint.spread import DeviceMap, spread
 from unmask.checkpoint.tensors import check_finite, read_tensors, write_tensors
-from unmask.core.errors import UserError, os_errors, reading, unknown
+from unmask.core.errors import UserError, check_name, os_errors, reading
 from unmask.core.files import check_claim, fresh_folder, kind_of, read_json, sha256_file, write_json, write_text
 from unmask.core.plugins import load_plugins
 from unmask.data.chat import FILE as SPECIALS
@@ -50,15 +50,10 @@ FORMAT, VERSION = "unmask", 2
 WEIGHTS = ("ema", "raw")
 FILES = {"ema": "model.safetensors", "raw": "raw.safetensors", "chain": "chain.safetensors"}
 CARD = "README.md"
-WRITTEN = {
-    *FILES.values(),
-    "config.json",
-    "tokenizer.json",
-    SPECIALS,
-    "provenance.json",
-    CARD,
-}  # all that is ever written there
-WRITTEN |= {adapters.CONFIG, adapters.TENSORS}
+WRITTEN = {  # all that is ever written there
+    *FILES.values(), "config.json", "tokenizer.json", SPECIALS, "provenance.json", CARD, adapters.CONFIG,
+    adapters.TENSORS,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -157,7 +152,7 @@ def save(
                 "version": VERSION,
                 "family": family.name,
                 "model": config_to_json(model),
-                "adapter": adapters.named_base(model),
+                "adapter": (base := base_of(model)) and vars(base),
                 "process": process_to_json(checkpoint.process),
                 "step_law": step_law_to_json(checkpoint.step_law),
                 "tokenizer": tokenizer.name if tokenizer else None,
@@ -216,7 +211,7 @@ def load(
     kept: Stored | None = None if device_map is None else {}
     checkpoint = stored(source, adapter=adapter, weights=weights, revision=revision, kept=kept)
     if family_of(checkpoint.model).adapter:
-        checkpoint = beside_its_model(checkpoint, str(source), load)
+        checkpoint = with_its_model(checkpoint, str(source), load)
     plain(checkpoint.model).eval()
     if device_map is None or kept is None:
         plain(checkpoint.model).to(place)
@@ -230,8 +225,7 @@ def stored(
     revision: str | None = None, kept: Stored | None = None,
 ) -> Checkpoint:  # fmt: skip
     """What `load` reads, on the CPU; of a chain the head alone. `kept` learns where each tensor lies."""
-    if weights not in WEIGHTS:
-        raise unknown("weights", str(weights), WEIGHTS)
+    check_name("weights", weights, WEIGHTS)
     load_plugins()  # its family may be one of an installed package
     if adapter is not None:
         if kept is not None:
@@ -312,7 +306,7 @@ def _chained(checkpoint: Checkpoint, folder: Path, config: Mapping[str, Any]) ->
         head = stored(name)
         made = with_head(checkpoint, head.model, dict(head.provenance), str(name))
         return dataclasses.replace(made, step_law=dataclasses.replace(made.step_law, named=str(name)))  # type: ignore[type-var]
-    return with_stored(checkpoint, config["step_law"], read_tensors(folder / FILES["chain"]), str(folder))
+    return with_own_head(checkpoint, config["step_law"], read_tensors(folder / FILES["chain"]), str(folder))
 
 
 def _check_files(folder: Path, config: Mapping[str, Any], weights: Literal["ema", "raw"], ema: str) -> None:
@@ -327,7 +321,11 @@ def _check_files(folder: Path, config: Mapping[str, Any], weights: Literal["ema"
         raise _one_set(folder)
     for name, digest in files.items():
         if weights == "raw" or name != FILES["raw"]:
-            _check_file(folder / name, digest)
+            path = folder / name
+            if not path.is_file():
+                raise UserError(f"checkpoint {folder} is incomplete: {name} is missing; copy it again")
+            if sha256_file(path) != digest:
+                raise UserError(f"checkpoint {folder} is damaged: {name} does not match its sha256; copy it again")
 
 
 def _beside(folder: Path, config: Mapping[str, Any]) -> tuple[Process, StepLaw, dict[str, Any]]:
@@ -362,22 +360,15 @@ def _adapted(folder: Path, weights: Literal["ema", "raw"], base: Checkpoint | No
     if not about:
         if weights == "raw":
             raise _one_set(folder)
-        return dataclasses.replace(base, model=adapters.put_on(base.model, folder, {}, adapters.TENSORS, source))
+        return dataclasses.replace(base, model=adapters.apply_adapter(base.model, folder, {}, adapters.TENSORS, source))
     _check_files(folder, about, weights, adapters.TENSORS)
     file = adapters.TENSORS if weights == "ema" else FILES["raw"]
-    model = adapters.put_on(base.model, folder, about, file, source)
+    model = adapters.apply_adapter(base.model, folder, about, file, source)
     process, law, provenance = _beside(folder, about)
     tokenizer = base.tokenizer
     if tokenizer is None and "tokenizer.json" in about["files"]:
         tokenizer = Tokenizer.read(folder / "tokenizer.json", about["tokenizer"])
     return _chained(Checkpoint(model, process, tokenizer, provenance, law), folder, about)
-
-
-def _check_file(path: Path, digest: str) -> None:
-    if not path.is_file():
-        raise UserError(f"checkpoint {path.parent} is incomplete: {path.name} is missing; copy it again")
-    if sha256_file(path) != digest:
-        raise UserError(f"checkpoint {path.parent} is damaged: {path.name} does not match its sha256; copy it again")
 
 
 def _model(family: str, config: Any, weights: Mapping[str, Tensor], where: Path) -> Any:

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from unmask.checkpoint.hub import is_hub_name, snapshot
-from unmask.core.errors import UserError, nearest
+from unmask.core.errors import UserError, suggestion
 
 
 def bundled() -> dict[str, Path]:
@@ -28,11 +28,9 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
     if isinstance(source, str) and is_hub_name(name) and not is_local:
         return snapshot(name, revision)
     names = sorted(bundled())
-    guess = nearest(name, names)
-    hint = f"did you mean {guess!r}? " if guess else ""
     raise UserError(
-        f"no checkpoint {name!r}: {hint}give a folder, a Lightning .ckpt file, a hub name (owner/name) "
-        f"or a bundled name ({', '.join(names) or 'none is bundled'})"
+        f"no checkpoint {name!r}: {suggestion(name, names)}give a folder, a Lightning .ckpt file, a hub name "
+        f"(owner/name) or a bundled name ({', '.join(names) or 'none is bundled'})"
     )
 
 

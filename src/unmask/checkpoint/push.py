@@ -7,13 +7,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
-from unmask.checkpoint.card import model_card, portable
+from unmask.checkpoint.card import portable, write_card
 from unmask.checkpoint.hub import is_hub_name
-from unmask.checkpoint.io import CARD, WRITTEN, Checkpoint, load, save
+from unmask.checkpoint.io import WRITTEN, Checkpoint, load, save
 from unmask.core.errors import UserError
-from unmask.core.files import write_text
 from unmask.core.verbs import verb
 from unmask.models.family import plain
 from unmask.models.lora import Base, base_of
@@ -51,7 +48,9 @@ def push(
         raise UserError(f"{source} is no adapter and has no base: leave out --base")
     with TemporaryDirectory() as kept:
         folder = Path(kept) / repository.split("/")[1]
-        _write(_for_others(checkpoint, base), folder, repository, about, licence)
+        checkpoint = _for_others(checkpoint, base)
+        save(checkpoint, folder)
+        write_card(checkpoint, folder, about=about, licence=licence, name=repository)
         return _upload(folder, repository, private, revision)
 
 
@@ -66,15 +65,6 @@ def _for_others(checkpoint: Checkpoint, base: str | None) -> Checkpoint:
                         "merge the adapter first (unmask convert --merge)")  # fmt: skip
     plain(checkpoint.model).adapter_base = Base(source, known.fingerprint)
     return checkpoint
-
-
-def _write(checkpoint: Checkpoint, folder: Path, repository: str, about: str, licence: str | None) -> None:
-    save(checkpoint, folder)
-    stored = next((value.dtype for value in plain(checkpoint.model).parameters()), torch.float32)
-    text = model_card(
-        checkpoint, folder, about=about, licence=licence, dtype=stored, weights="ema", name=repository
-    )  # fmt: skip
-    write_text(folder / CARD, text)
 
 
 def _upload(folder: Path, repository: str, private: bool, revision: str | None) -> str:

@@ -55,7 +55,7 @@ _JUDGE = "; if it is the judge that is too large, --judge_dtype bf16 or a smalle
 
 FIRST = {
     "prepare": Verb(
-        "text to packed, memory-mapped shards of tokens", "unmask.data.verbs:prepare", "unmask.cli.prepare:present",
+        "text to packed, memory-mapped shards of tokens", "unmask.data.prepare:prepare", "unmask.cli.prepare:present",
         ("inputs",), machine=False, plugins=False, resumes=True,
     ),
     "train": Verb(

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -35,18 +35,27 @@ def nearest(name: str, allowed: Iterable[str], cutoff: float = 0.5) -> str | Non
     return matches[0] if matches else None
 
 
+def suggestion(name: str, allowed: Iterable[str]) -> str:
+    """A question for a message, where an allowed name is near."""
+    guess = nearest(name, allowed)
+    return f"did you mean {guess!r}? " if guess else ""
+
+
 def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:
     """The error for a name that is not one of `allowed`: suggests the nearest and lists them all."""
     names = sorted(allowed)
-    guess = nearest(name, names)
-    hint = f"did you mean {guess!r}? " if guess else ""
-    return UserError(f"unknown {what} {name!r}: {hint}allowed: {', '.join(names)}")
+    return UserError(f"unknown {what} {name!r}: {suggestion(name, names)}allowed: {', '.join(names)}")
+
+
+def check_name(what: str, name: object, allowed: Collection[str]) -> None:
+    """Refuse a name that is not one of `allowed`."""
+    if name not in allowed:
+        raise unknown(what, str(name), allowed)
 
 
 def named(what: str, name: str, known: Mapping[str, Value]) -> Value:
     """The entry of a table by its name; an unknown name is a user's mistake."""
-    if name not in known:
-        raise unknown(what, name, known)
+    check_name(what, name, known)
     return known[name]
 
 

@@ -46,15 +46,15 @@ def temporary(path: Path, kind: str = "new") -> Path:
     return path.with_name(f".{path.name}.{kind}-{uuid.uuid4().hex[:8]}")
 
 
-def _behind(path: Path | str) -> Path:
-    """What a link leads to: that is what is written, and the link stays."""
+def _link_target(path: Path | str) -> Path:
+    """What a link leads to: that is written, and the link stays."""
     path = Path(path)
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def write_bytes(path: Path | str, data: bytes) -> None:
     """Write a file atomically: a reader sees the old content or the new, never a part."""
-    path = _behind(path)
+    path = _link_target(path)
     if not path.name:
         raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
     with os_errors("write", path):
@@ -110,7 +110,7 @@ def swap_in(finished: Path, path: Path) -> None:
 @contextmanager
 def fresh_folder(path: Path | str) -> Iterator[Path]:
     """A folder to fill: it takes the name `path` only when the block ends well, else nothing is left behind."""
-    path = _behind(path)
+    path = _link_target(path)
     with os_errors("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
         filling = temporary(path)
@@ -212,7 +212,9 @@ def check_claim(folder: Path, kind: str, *, option: str = "--out", writes: Colle
         return True
     if found is not None:
         raise UserError(f"{folder} is {KINDS.get(found, found)}: name another {option}")
-    theirs = [name for name in names if name != LOCK and not _of_marker(name)]
+    # the marker's temporary file is what a process left that was killed at its very first write
+    left = [match[0] for name in names if (match := TEMPORARY.fullmatch(name)) and match["name"] == MARKER]
+    theirs = [name for name in names if name not in (LOCK, *left)]
     if writes is not None:
         theirs = [name for name in theirs if name in writes]
     if theirs:
@@ -220,12 +222,6 @@ def check_claim(folder: Path, kind: str, *, option: str = "--out", writes: Colle
             f"{folder} holds {sorted(theirs)[0]}, which is not ours: name another {option}, or move it away first"
         )
     return False
-
-
-def _of_marker(name: str) -> bool:
-    """Whether a file is what a process left that was killed at its very first write."""
-    found = TEMPORARY.fullmatch(name)
-    return found is not None and found["name"] == MARKER
 
 
 def claim_folder(folder: Path, kind: str, *, option: str = "--out", writes: Collection[str] | None = None) -> bool:
@@ -259,7 +255,7 @@ def check_writable(path: Path | None) -> None:
         if path.is_dir():
             raise UserError(f"cannot write {path}: it is a folder, not a file; name a file")
         # files are renamed into place: /dev/null would be replaced, and /dev/stdout, whatever that is just now
-        if (path.exists() and not path.is_file()) or _is_a_devices(path.absolute()):
+        if (path.exists() and not path.is_file()) or _is_device(path.absolute()):
             raise UserError(f"cannot write {path}: it is a device or a pipe, not a file; name a file")
         _try_writing_in(path.absolute().parent)
     except OSError as error:
@@ -267,7 +263,7 @@ def check_writable(path: Path | None) -> None:
         raise from_os_error(error, "write") from error
 
 
-def _is_a_devices(path: Path) -> bool:
+def _is_device(path: Path) -> bool:
     """Whether a name belongs to the system's devices or processes; /dev/shm is a disk like others."""
     return path.parts[1:2] in (("dev",), ("proc",)) and path.parts[2:3] != ("shm",)
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 
 PATIENCE = timedelta(minutes=30)  # how long a process waits for the others before it gives up
 
@@ -102,8 +102,7 @@ def pick_device(name: str, local_rank: int = 0) -> torch.device:
         return torch.device("cuda", local_rank)
     if name == "mps" and not torch.backends.mps.is_available():
         raise UserError("device mps: torch sees no Apple GPU here; use --device cpu")
-    if name not in ("cpu", "mps"):
-        raise unknown("device", name, ("auto", "cpu", "cuda", "mps"))
+    check_name("device", name, ("auto", "cpu", "cuda", "mps"))
     return torch.device(name)
 
 

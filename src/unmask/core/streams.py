@@ -7,6 +7,7 @@ restart, which is what makes resumed runs bit-identical and samples independent 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import torch
 
@@ -22,3 +23,8 @@ def stream(*key: int | str) -> torch.Generator:
     generator = torch.Generator()
     generator.manual_seed(seed_of(*key))
     return generator
+
+
+def uniforms(generators: Iterable[torch.Generator], length: int) -> torch.Tensor:
+    """A row of float64 uniforms in [0, 1) from each generator."""
+    return torch.stack([torch.rand(length, generator=one, dtype=torch.float64) for one in generators])

@@ -75,7 +75,7 @@ class Source:
     def pieces(self, reading: Reading, on_read: Callable[[int], None] | None = None) -> Iterator[Piece]:
         """Every document of the file, in order; `on_read` hears how many bytes of the file were consumed."""
         with os_errors("read", self.path), open(self.path, "rb") as handle:
-            chunks = _watched(uncompressed(handle, self.name), handle, on_read)
+            chunks = _counted(uncompressed(handle, self.name), handle, on_read)
             if self.kind == "pieces":
                 with damage(self.path):
                     yield from (Piece(*json.loads(line)) for line in _lines(chunks) if line)
@@ -169,7 +169,7 @@ def _unzstd(handle: BinaryIO) -> Iterator[bytes]:
         raise EOFError("the last frame has no end")
 
 
-def _watched(chunks: Iterator[bytes], handle: BinaryIO, on_read: Callable[[int], None] | None) -> Iterator[bytes]:
+def _counted(chunks: Iterator[bytes], handle: BinaryIO, on_read: Callable[[int], None] | None) -> Iterator[bytes]:
     seen = 0
     for chunk in chunks:
         yield chunk

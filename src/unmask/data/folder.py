@@ -17,7 +17,7 @@ from unmask.core.errors import UserError, os_errors, reading
 from unmask.core.files import MARKER, check_claim, claim_folder, locked, read_json, sweep, write_json
 from unmask.data.corpus import Source
 from unmask.data.shards import INDEX, SPLITS, UNFINISHED
-from unmask.data.streams import Stream, can_go_on
+from unmask.data.streams import Stream, is_resumable
 
 SPOOL, TOKENIZER = "spool", "tokenizer.json"
 
@@ -40,7 +40,7 @@ class Folder:
                 try:
                     yield
                 except UserError:
-                    if self.state and not self._work_to_lose():
+                    if self.state and not self._has_progress():
                         self.start_over()
                     raise
         except UserError:
@@ -56,7 +56,7 @@ class Folder:
         if different := self._differences(self.path / INDEX, settings, entries):
             raise self._refusal(different)
         sweep(self.path)
-        self._remove_scaffolding()  # a run may have been killed between its index and this
+        self._remove_working_files()  # a run may have been killed between its index and this
         return True
 
     def begin(self, settings: dict[str, Any], entries: Sequence[Source | Stream]) -> None:
@@ -68,7 +68,7 @@ class Folder:
             if not different:
                 sweep(self.path)
                 return
-            if self._work_to_lose():
+            if self._has_progress():
                 raise self._refusal(different)
             self.start_over()
         claim_folder(self.path, "corpus")
@@ -83,21 +83,21 @@ class Folder:
     def finish(self, index: dict[str, Any]) -> None:
         """The folder is whole: its index goes in, the scaffolding comes out."""
         write_json(self.path / INDEX, index)
-        self._remove_scaffolding()
+        self._remove_working_files()
 
     def start_over(self) -> None:
         """Remove what is ours. A shard that the state does not list was finished a moment before the end."""
         shards = [path for split in SPLITS for path in self.path.glob(f"{split}-*.bin")]
         for path in (*shards, self.path / TOKENIZER):
             path.unlink(missing_ok=True)
-        self._remove_scaffolding()
+        self._remove_working_files()
         (self.path / MARKER).unlink(missing_ok=True)
         self.state = {}
 
-    def _work_to_lose(self) -> bool:
-        return bool(self.state.get("shards")) or any(map(can_go_on, (self.path / SPOOL).glob("*")))
+    def _has_progress(self) -> bool:
+        return bool(self.state.get("shards")) or any(map(is_resumable, (self.path / SPOOL).glob("*")))
 
-    def _remove_scaffolding(self) -> None:
+    def _remove_working_files(self) -> None:
         (self.path / UNFINISHED).unlink(missing_ok=True)
         shutil.rmtree(self.path / SPOOL, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""`unmask prepare`: text in, a folder of packed token shards out; stopped at any moment, the same call goes on.
+"""The verb `prepare`: text in, a folder of packed token shards out; stopped at any moment, the same call goes on.
 
     inputs -> (streams written to disk) -> survey -> division -> tokenizer -> encode and pack -> index
 
@@ -8,6 +8,7 @@ ends with the same bytes as one that was not.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from unmask.core.errors import UserError, os_errors
 from unmask.core.errors import reading as damage
 from unmask.core.files import write_text
 from unmask.core.progress import Progress
+from unmask.core.verbs import verb
 from unmask.data import corpus, streams
 from unmask.data.corpus import Reading, Source
 from unmask.data.folder import SPOOL, TOKENIZER, Folder
@@ -68,15 +70,27 @@ class Prepared:
 Entries = list[Source | streams.Stream]
 
 
-def prepare(inputs: list[str], out: Path | str, settings: Settings | None = None, *, show: bool = True) -> Prepared:
-    """Turn text into a folder of shards, or go on with one; `show` draws progress bars on standard error.
+@verb
+def prepare(
+    inputs: str | Path | Sequence[str | Path], out: str | Path, *, settings: Settings, progress: bool = True
+) -> Prepared:
+    """Turn text into packed, memory-mapped shards of tokens.
 
-    `inputs` are files, folders, "sample" (the bundled corpus), "-" (standard input) and "hf:NAME[:CONFIG[:SPLIT]]".
+    INPUTS are text files, .jsonl files, either of them compressed (.xz, .gz, .zst), folders of such files, the word
+    sample for the bundled corpus (./sample for a file of that name), - for standard input, and
+    hf:NAME[:CONFIG[:SPLIT]] for a Hugging Face dataset.
+
+    Interrupted, the same command goes on where it stopped; finished, it only checks that text and shards are the same.
+
+    Args:
+        inputs: what to read, in this order
+        out: the folder to make
+        progress: show progress on stderr
     """
-    settings = settings or Settings()
-    _check(inputs, settings)
+    names = [str(name) for name in ([inputs] if isinstance(inputs, (str, Path)) else inputs)]
+    _check(names, settings)
     given = Tokenizer.load(settings.tokenizer) if settings.tokenizer else None
-    job = _Job(Folder(Path(out)), settings, given, _entries(inputs, settings))
+    job = _Job(Folder(Path(out)), settings, given, _entries(names, settings))
     with job.folder.held():
         if job.folder.finished(job.written, job.entries):
             shards = ShardSet.open(out)
@@ -84,7 +98,7 @@ def prepare(inputs: list[str], out: Path | str, settings: Settings | None = None
             return Prepared(shards, already=True)
         job.folder.begin(job.written, job.entries)
         try:
-            with Progress(shown=show, unit="bytes") as bars:
+            with Progress(shown=progress, unit="bytes") as bars:
                 job.fill(bars)
         except SourceChanged:
             job.folder.start_over()  # nobody knows which text its shards hold
@@ -130,7 +144,7 @@ class _Job:
                 sources.append(entry)
                 continue
             spool = self.folder.path / SPOOL / str(number)
-            sources += streams.write_down(entry, spool, bars.stage(f"reading {entry.name}", None))
+            sources += streams.write_parts(entry, spool, bars.stage(f"reading {entry.name}", None))
             bars.end()
             self._remember({number: sources[-1].fingerprint})
         return sources

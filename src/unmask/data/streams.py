@@ -88,7 +88,7 @@ class Hub:
 Stream = Stdin | Hub
 
 
-def write_down(stream: Stream, folder: Path, on_text: Callable[[int], None]) -> list[Source]:
+def write_parts(stream: Stream, folder: Path, on_text: Callable[[int], None]) -> list[Source]:
     """Write a stream to `folder` as far as it is not there yet; `on_text` hears the characters that passed."""
     with os_errors("write", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def write_down(stream: Stream, folder: Path, on_text: Callable[[int], None]) -> 
     return [Source(stream.name, _part(folder, i), "pieces", state["fingerprint"]) for i in range(state["parts"])]
 
 
-def can_go_on(folder: Path) -> bool:
+def is_resumable(folder: Path) -> bool:
     """Whether `folder` holds a stream that need not start again."""
     state = _state(folder)
     return state["place"] is not None or state["fingerprint"] is not None

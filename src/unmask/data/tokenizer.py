@@ -18,7 +18,7 @@ from typing import Any
 
 import tokenizers
 
-from unmask.core.errors import UserError, nearest, reading
+from unmask.core.errors import UserError, reading, suggestion
 from unmask.core.files import read_json
 from unmask.data.chat import FILE as CONFIG
 from unmask.data.chat import Messages, Specials, as_messages, render
@@ -120,10 +120,9 @@ class Tokenizer:
             return cls.of_parts(path.parent)
         if not path.is_file():
             if name not in models:
-                guess = nearest(name, [*BUNDLED, *models])
-                hint = f"did you mean {guess!r}? " if guess else ""
+                known = [*BUNDLED, *models]
                 raise UserError(
-                    f"no tokenizer {name!r}: {hint}bundled: {', '.join([*BUNDLED, *models])}; "
+                    f"no tokenizer {name!r}: {suggestion(name, known)}bundled: {', '.join(known)}; "
                     "or give a tokenizer.json or a folder that holds one"
                 )
             path = models[name]

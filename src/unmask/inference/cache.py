@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from unmask.core.devices import to_device
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 from unmask.inference.ready import Ready, replayed
 
 Kind = Literal["exact", "prefix", "dual"]
@@ -36,8 +36,7 @@ class Caching:
     refresh: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise unknown("cache", self.kind, KINDS)
+        check_name("cache", self.kind, KINDS)
         if self.refresh is not None and self.kind == "exact":
             raise UserError("an exact cache needs no refresh: leave it out")
         if self.refresh is not None and self.refresh < 1:
@@ -92,7 +91,7 @@ class Memory:
         self.since: dict[int, tuple[int, int]] = {}  # else: the span's start, and steps since all was computed
         self.computed = self.whole = 0
 
-    def forget(self, rows: range) -> None:
+    def reset_rows(self, rows: range) -> None:
         """Other texts stand in these rows from now on."""
         for row in rows:
             self.stored[row] = 0
@@ -134,7 +133,7 @@ class Memory:
         self.whole += len(row_R) * self.length
         at_RQ = to_device(at_RQ, z_SL.device)
         if self._all(row_R):
-            self._everybody(z_SL.gather(1, at_RQ), at_RQ)
+            self._run_table(z_SL.gather(1, at_RQ), at_RQ)
         else:
             row_R = to_device(row_R, z_SL.device)
             self._run(z_SL[row_R].gather(1, at_RQ), at_RQ, row_R)
@@ -142,7 +141,7 @@ class Memory:
     def _all(self, row_R: Tensor) -> bool:
         return torch.equal(row_R, torch.arange(len(self.out_SLD)))
 
-    def _everybody(self, z_SQ: Tensor, at_SQ: Tensor) -> None:
+    def _run_table(self, z_SQ: Tensor, at_SQ: Tensor) -> None:
         """A forward of the whole table; where the network is compiled for a GPU, replayed as a CUDA graph."""
         if not self.ready.graphs:
             self._run(z_SQ, at_SQ, None)

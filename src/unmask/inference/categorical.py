@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 
 DTYPES = {"float64": torch.float64, "fp32": torch.float32}
 _RUN = 256  # states in a run; V = 50258 gives 197 runs
@@ -38,8 +38,7 @@ class Law:
             raise UserError(f"top_p must be above 0 and at most 1, not {self.top_p}")
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top_k must be at least 1, not {self.top_k}")
-        if self.dtype not in DTYPES:
-            raise unknown("dtype", self.dtype, DTYPES)
+        check_name("dtype", self.dtype, DTYPES)
 
     @property
     def greedy(self) -> bool:

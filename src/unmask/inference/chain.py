@@ -45,7 +45,7 @@ class Chain:
         """What it is, for records."""
         return {"name": self.name, "noise": self.noise, **vars(self.head.config)}
 
-    def doubt(self, plan: str, steps: int) -> str | None:
+    def warning(self, plan: str, steps: int) -> str | None:
         """What a user should know before taking a plan that the head was not trained on."""
         trained = self.facts.get("plans", [plan])
         if plan in trained:

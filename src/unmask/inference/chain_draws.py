@@ -32,7 +32,7 @@ Noise = Literal["gumbel", "uniform", "acceptance"]
 
 
 @dataclass(frozen=True)
-class Found:
+class SlotValues:
     """What the slots hold so far; changed in place."""
 
     token_RS: Tensor
@@ -55,18 +55,18 @@ class Found:
         return Draw(token_M, log_q_M, dtype, self.rounds_R)
 
 
-def _begun(slotted: Slotted, drawn: Draw) -> Found:
+def _first_draft(slotted: Slotted, drawn: Draw) -> SlotValues:
     which_RS = slotted.slots.which_RS
     token_RS, log_q_RS = drawn.token_M.to(which_RS.device)[which_RS], drawn.log_q_M[which_RS.to(drawn.log_q_M.device)]
     none_R = torch.zeros(len(which_RS), dtype=torch.int64, device=which_RS.device)
-    return Found(token_RS, log_q_RS, none_R, none_R.clone())
+    return SlotValues(token_RS, log_q_RS, none_R, none_R.clone())
 
 
 def fixed_point(slotted: Slotted, uniform_M: Tensor, noise: Noise = "gumbel") -> Draw:
     """All slots at once, again and again with the same noise, until nothing changes."""
-    key_M = _held(slotted.step, keys_of(uniform_M)) if noise == "gumbel" else uniform_M
-    drawn = _by_noise(slotted.step, key_M, noise)
-    found, real_RS = _begun(slotted, drawn), slotted.slots.real_RS
+    key_M = _noise_table(slotted.step, keys_of(uniform_M)) if noise == "gumbel" else uniform_M
+    drawn = _draw_each(slotted.step, key_M, noise)
+    found, real_RS = _first_draft(slotted, drawn), slotted.slots.real_RS
     count_R, slot_S = real_RS.sum(1), torch.arange(real_RS.shape[1], device=real_RS.device)
     going_G = torch.arange(len(count_R), device=real_RS.device)
     while len(going_G):
@@ -75,31 +75,31 @@ def fixed_point(slotted: Slotted, uniform_M: Tensor, noise: Noise = "gumbel") ->
             break
         open_GS = real_RS[going_G] & (slot_S >= found.first_R[going_G, None])
         at_N, which_N, given = slotted.given(open_GS, found.token_RS[going_G], going_G)
-        changed_GS = found.put(going_G, at_N, _by_noise(given, key_M[which_N.to(key_M.device)], noise))
+        changed_GS = found.put(going_G, at_N, _draw_each(given, key_M[which_N.to(key_M.device)], noise))
         # a slot that follows no change was drawn given what is final: so is the first that changed
         found.first_R[going_G] = first_G = changed_GS.int().argmax(1) + 1
         going_G = going_G[changed_GS.any(1) & (first_G < count_R[going_G])]
     return found.draw(slotted, drawn.dtype)
 
 
-def _held(step: Step, key_M: Tensor) -> Tensor:
+def _noise_table(step: Step, key_M: Tensor) -> Tensor:
     """The noise itself, (M, V), where a step is one piece on a CPU, whose logarithms took a quarter of the time; else
     the keys, from which every round makes it anew."""
     if step.ready.device.type != "cpu" or step.ready.graphs or step.ready.compiled or len(key_M) > step.ready.chunk:
         return key_M
-    return gumbel.gumbel(key_M, gumbel.steps_of(step.logits(torch.arange(1)).shape[1]))
+    return gumbel.gumbel(key_M, gumbel.offsets_of(step.logits(torch.arange(1)).shape[1]))
 
 
-def _by_noise(step: Step, key_M: Tensor, noise: Noise) -> Draw:
+def _draw_each(step: Step, key_M: Tensor, noise: Noise) -> Draw:
     """Every position by itself, by its own noise."""
     run, drawn = step.ready.fused(gumbel.draw if noise == "gumbel" else categorical.draw), []
     for part in step.parts():
         if key_M.ndim == 2:
-            drawn.append(gumbel.pick_by(step.own(part), key_M[part]))
+            drawn.append(gumbel.pick_with(step.own(part), key_M[part]))
             continue
         logits_CV, key_C = step.logits(part), key_M[part.to(key_M.device)]
-        noises = (key_C, gumbel.steps_of(logits_CV.shape[1], step.ready.draw_device)) if noise == "gumbel" else (key_C,)
-        drawn.append(run(logits_CV, *noises, step.ready.states.mask, step.law, step.heat(part)))
+        more = [gumbel.offsets_of(logits_CV.shape[1], step.ready.draw_device)] if noise == "gumbel" else []
+        drawn.append(run(logits_CV, key_C, *more, step.ready.states.mask, step.law, step.heat(part)))
     return categorical.join(drawn)
 
 
@@ -107,8 +107,8 @@ def by_acceptance(slotted: Slotted, uniform_M: Tensor, noise: Noise = "acceptanc
     """A draft of all slots, kept from the left as far as chance says; then the next draft."""
     step, slots = slotted.step, slotted.slots
     draft_M, keep_M, rest_M = (uniforms_of(uniform_M, kind) for kind in range(3))
-    drawn = _by_noise(step, draft_M, "uniform")
-    found = _begun(slotted, replace(drawn, log_q_M=drawn.log_q_M.double()))
+    drawn = _draw_each(step, draft_M, "uniform")
+    found = _first_draft(slotted, replace(drawn, log_q_M=drawn.log_q_M.double()))
     slot_S = torch.arange(slots.real_RS.shape[1], device=slots.real_RS.device)
     going_G = torch.arange(len(slots.real_RS), device=slot_S.device)
     while len(going_G):
@@ -116,7 +116,7 @@ def by_acceptance(slotted: Slotted, uniform_M: Tensor, noise: Noise = "acceptanc
         token_GS = found.token_RS[going_G]
         at_N, which_N, given = slotted.given(open_GS, token_GS, going_G)
         alone = step.chosen(which_N)
-        log_q_N, log_p_N = (torch.cat([_says(one, part, token_GS.flatten()[at_N]) for part in one.parts()])
+        log_q_N, log_p_N = (torch.cat([_log_prob_of(one, part, token_GS.flatten()[at_N]) for part in one.parts()])
                             for one in (given, alone))  # fmt: skip
         refused_N = keep_M[which_N.to(keep_M.device)].to(log_q_N).log() >= log_q_N - log_p_N
         refused_GS = torch.zeros_like(open_GS).masked_scatter(open_GS, refused_N.to(open_GS.device))
@@ -125,7 +125,7 @@ def by_acceptance(slotted: Slotted, uniform_M: Tensor, noise: Noise = "acceptanc
         # the first refused slot of each text is drawn from what q has more than p
         number_GS = (open_GS.flatten().cumsum(0) - 1).view_as(open_GS)
         here_F = number_GS[some_G].gather(1, first_G[some_G, None])[:, 0]
-        token_F, log_q_F = _rest(given, alone, here_F, rest_M[which_N[here_F].to(rest_M.device)])
+        token_F, log_q_F = _draw_remainder(given, alone, here_F, rest_M[which_N[here_F].to(rest_M.device)])
         rows_F, slot_F = going_G[some_G], first_G[some_G]
         found.token_RS[rows_F, slot_F] = token_F.to(slot_F.device)
         found.log_q_RS[rows_F, slot_F] = log_q_F.to(found.log_q_RS)
@@ -134,13 +134,13 @@ def by_acceptance(slotted: Slotted, uniform_M: Tensor, noise: Noise = "acceptanc
     return found.draw(slotted, drawn.dtype)
 
 
-def _says(step: Step, part: Tensor, token_N: Tensor) -> Tensor:
+def _log_prob_of(step: Step, part: Tensor, token_N: Tensor) -> Tensor:
     """The log-probability of tokens at some positions of a step."""
     log_p_CV = step.shaped(part).log_softmax(-1)
     return log_p_CV.gather(1, token_N[part].to(log_p_CV.device)[:, None])[:, 0]
 
 
-def _rest(given: Step, alone: Step, here_F: Tensor, uniform_F: Tensor) -> tuple[Tensor, Tensor]:
+def _draw_remainder(given: Step, alone: Step, here_F: Tensor, uniform_F: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens drawn in proportion to (q - p)+, and log q of each."""
     if not len(here_F):
         return here_F, uniform_F

@@ -22,7 +22,7 @@ from unmask.inference.chain_step import Slotted
 from unmask.inference.ready import replayed
 
 if TYPE_CHECKING:
-    from unmask.inference.chain_draws import Found
+    from unmask.inference.chain_draws import SlotValues
 
 _SLOTS = 16  # slots are padded to a multiple of it: a grid of uneven steps then has few shapes
 
@@ -34,7 +34,7 @@ def fits(slotted: Slotted, texts: int) -> bool:
     return step.ready.graphs and step.heat_M is None and size <= step.ready.chunk
 
 
-def finish(slotted: Slotted, key_M: Tensor, found: Found, going_G: Tensor) -> None:
+def finish(slotted: Slotted, key_M: Tensor, found: SlotValues, going_G: Tensor) -> None:
     """Rounds until nothing changes in any of these texts."""
     count, going = slotted.slots.real_RS.sum(1).tolist(), going_G.tolist()
     key_RS = key_M.to(found.token_RS.device)[slotted.slots.which_RS]
@@ -100,7 +100,7 @@ class Round:
         h_GSD = self.h_GSD + self.head(self.h_GSD, self.table(self.token_GS), self.position_GS)
         draw = self.ready.fused(gumbel.draw)
         logits_MV = self.ready.logits(h_GSD.flatten(0, 1))
-        step_V = gumbel.steps_of(logits_MV.shape[1], self.ready.draw_device)
+        step_V = gumbel.offsets_of(logits_MV.shape[1], self.ready.draw_device)
         drawn = draw(logits_MV, self.key_GS.flatten(), step_V, self.ready.states.mask, self.law)
         slot_S = torch.arange(S, device=h_GSD.device)
         open_GS = self.real_GS & (slot_S >= self.first_G[:, None])
@@ -110,7 +110,7 @@ class Round:
         self.log_q_GS.copy_(torch.where(open_GS, drawn.log_q_M.view(G, S), self.log_q_GS))
         self.first_G.copy_(first_G)
 
-    def load(self, slotted: Slotted, key_RS: Tensor, found: Found, rows_G: Tensor) -> None:
+    def load(self, slotted: Slotted, key_RS: Tensor, found: SlotValues, rows_G: Tensor) -> None:
         """These rows as they are."""
         pairs: list[tuple[Tensor, Any]] = [
             (self.h_GSD, slotted.h_RSD), (self.position_GS, slotted.position_RS), (self.key_GS, key_RS),
@@ -122,7 +122,7 @@ class Round:
             mine[:, :S] = theirs[rows_G]
         self.first_G.copy_(found.first_R[rows_G])
 
-    def store(self, found: Found, rows_G: Tensor) -> None:
+    def store(self, found: SlotValues, rows_G: Tensor) -> None:
         """What was found, where it belongs."""
         G, S = len(rows_G), found.token_RS.shape[1]
         found.token_RS[rows_G], found.log_q_RS[rows_G] = self.token_GS[:G, :S], self.log_q_GS[:G, :S].to(found.log_q_RS)

@@ -15,7 +15,7 @@ from unmask.inference import categorical
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready
 from unmask.inference.step_law import Step
-from unmask.models.chain import ChainHead, Slots, in_slots, sureness, token_table
+from unmask.models.chain import ChainHead, Slots, certainty, in_slots, token_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def _rank(step: Step, order: str) -> Tensor | None:
     """What the order of the slots goes by; None: left to right."""
     if order == "confidence":
         mask, law = step.ready.states.mask, Law()
-        parts = [sureness(categorical.shape_logits(step.logits(part), mask, law)) for part in step.parts()]
+        parts = [certainty(categorical.shape_logits(step.logits(part), mask, law)) for part in step.parts()]
         return torch.cat(parts).neg()
     return step.rank_M if order == "plan" else None
 

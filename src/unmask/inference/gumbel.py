@@ -45,7 +45,7 @@ def uniforms_of(uniform_M: Tensor, kind: int) -> Tensor:
 
 @lru_cache
 @torch.inference_mode(False)
-def steps_of(states: int, device: torch.device | None = None) -> Tensor:
+def offsets_of(states: int, device: torch.device | None = None) -> Tensor:
     """What each state adds to a key. Made outside of what is compiled: the compiler would make it of 32-bit indices."""
     return torch.arange(1, states + 1, device=device) * _STEP
 
@@ -59,10 +59,10 @@ def gumbel(key_M: Tensor, step_V: Tensor) -> Tensor:
 
 def pick(shaped_MV: Tensor, key_M: Tensor, step_V: Tensor) -> Draw:
     """One state a position, of log-weights."""
-    return pick_by(shaped_MV, gumbel(key_M.to(shaped_MV.device), step_V))
+    return pick_with(shaped_MV, gumbel(key_M.to(shaped_MV.device), step_V))
 
 
-def pick_by(shaped_MV: Tensor, noise_MV: Tensor) -> Draw:
+def pick_with(shaped_MV: Tensor, noise_MV: Tensor) -> Draw:
     """The same with the noise at hand."""
     token_M = (shaped_MV + noise_MV.to(shaped_MV.dtype)).argmax(-1)
     log_q_M = shaped_MV.gather(1, token_M[:, None])[:, 0] - shaped_MV.logsumexp(-1)

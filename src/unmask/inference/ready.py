@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.core.errors import unknown
+from unmask.core.errors import check_name
 from unmask.models.denoiser import Denoiser, states_of
 from unmask.models.family import family_of, plain
 
@@ -116,8 +116,7 @@ def draw_device(device: torch.device) -> torch.device:
 
 def is_half(precision: Precision, place: torch.device) -> bool:
     """Whether the matrices are in bf16 there."""
-    if precision not in get_args(Precision):
-        raise unknown("precision", precision, get_args(Precision))
+    check_name("precision", precision, get_args(Precision))
     return precision == "bf16" or (precision == "auto" and place.type == "cuda")
 
 

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.core.errors import UserError
+from unmask.models.denoiser import Network, check_whole_numbers
 from unmask.models.family import Family
 
 ATTENTION = "unmask_all_visible"
@@ -42,10 +43,7 @@ class DecoderConfig:
     tied: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "length", "hidden", "blocks", "heads", "kv_heads", "mlp"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"the model's {name} must be a whole number above 0, not {value!r}")
+        check_whole_numbers(self, "vocab_size", "length", "hidden", "blocks", "heads", "kv_heads", "mlp")
         if self.heads % self.kv_heads or (self.head_size is None and self.hidden % (2 * self.heads)):
             raise UserError(f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}, and heads "
                             f"of kv_heads = {self.kv_heads}")  # fmt: skip
@@ -53,10 +51,11 @@ class DecoderConfig:
             raise UserError(f"the mask must be one of the {self.vocab_size} states, not {self.mask}")
 
 
-class Decoder(nn.Module):
-    """A Denoiser made of transformers' layers; a family says which (`body`), and what else is its own."""
+class Decoder(Network):
+    """A Denoiser made of transformers' layers; a family says which, and what else is its own."""
 
     model: Any  # of transformers
+    library: ClassVar[str]  # what transformers calls it
     shifted: ClassVar[bool] = False  # whether the output at i - 1 predicts token i
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -72,19 +71,11 @@ class Decoder(nn.Module):
 
     def body(self, config: DecoderConfig) -> nn.Module:
         """A model of transformers with `embed_tokens`, `layers` and `norm`."""
-        raise NotImplementedError
+        import transformers
 
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        return self.config.mask
-
-    @property
-    def length(self) -> int:
-        return self.config.length
+        model, shape = (getattr(transformers, f"{self.library}{kind}") for kind in ("Model", "Config"))
+        body: nn.Module = model(shape(**shape_of(config)))
+        return body
 
     def embed(self, z: Tensor) -> Tensor:
         """Token ids z_BL, or laws over the states p_BLV, as vectors: (B, L, D)."""
@@ -111,7 +102,7 @@ class Decoder(nn.Module):
         self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
     ) -> Tensor:
         """What the network says at each position, before a family's shift. Arguments as for `features`."""
-        h_BLD, turn, seen = self.opened(z, visible, at)
+        h_BLD, turn, seen = self.layer_inputs(z, visible, at)
         for layer in self.model.layers:
             h_BLD = layer(h_BLD, attention_mask=seen, position_embeddings=turn, past_key_values=cache)
         out_BLD: Tensor = self.model.norm(h_BLD)
@@ -121,15 +112,17 @@ class Decoder(nn.Module):
         """Whom readers at (L,) or (B, L) see of so many places: (1 or B, 1, L, K); None: all of them."""
         return None
 
-    def opened(
+    def layer_inputs(
         self, z: Tensor, visible: Tensor | None, at: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor | None]:
         """What the layers take: vectors, cos and sin of the positions, and who is seen."""
-        if at is None and z.shape[1] > self.length:
-            raise UserError(f"a sequence of {z.shape[1]} tokens is longer than the model's {self.length}: cut it")
+        if at is None:
+            self.check_length(z.shape[1])
         h_BLD = z if z.is_floating_point() else self.embed(z)
         at = torch.arange(z.shape[1], device=z.device) if at is None else at
-        return h_BLD, self._rotation(at), _seen(visible)
+        if visible is not None and visible.ndim == 2:  # keys alone: for every reader
+            visible = visible[:, None, None, :]
+        return h_BLD, self._rotation(at), visible
 
     def shift(self, h_BLD: Tensor) -> Tensor:
         """Features where their tokens are: moved right by one where a family's outputs predict the next token."""
@@ -160,14 +153,6 @@ class Decoder(nn.Module):
         angle = at.float()[..., None] * (1.0 / (self.config.rope_theta**power))
         angle_BLE = torch.cat([angle, angle], dim=-1).view(-1, at.shape[-1], size)
         return angle_BLE.cos(), angle_BLE.sin()
-
-
-def _seen(visible: Tensor | None) -> Tensor | None:
-    """A mask of keys (B, K), or of readers and keys, as attention takes it: (B or 1, 1, L or 1, K)."""
-    if visible is None or visible.ndim == 4:
-        return visible
-    assert visible.ndim == 2
-    return visible[:, None, None, :]
 
 
 def attend(
@@ -203,7 +188,7 @@ def shape_of(config: DecoderConfig) -> dict[str, Any]:
 
 
 @contextmanager
-def complete(where: str, family: str) -> Iterator[None]:
+def naming_missing_keys(where: str, family: str) -> Iterator[None]:
     """A published config is read inside: what it lacks is said by name."""
     try:
         yield
@@ -227,9 +212,6 @@ class DecoderFamily(Family):
     spreads = True
     required: ClassVar[Mapping[str, Any]] = {}  # what a published config.json must say, if it says anything
 
-    def for_tokens(self, config: DecoderConfig, tokens: int) -> DecoderConfig:
-        return dataclasses.replace(config, vocab_size=tokens + 1, mask=tokens)
-
     def check(self, config: Mapping[str, Any], where: str) -> None:
         """Refuse a variant that computes something else."""
         for name, right in self.required.items():
@@ -238,11 +220,17 @@ class DecoderFamily(Family):
                                 f"{right!r} only: no published model of it differs")  # fmt: skip
         check_mask_id(config, where)
 
+    def read(
+        self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
+    ) -> tuple[DecoderConfig, dict[str, Tensor]]:
+        """By default the tensors have the library's names, as ours do."""
+        return self.shape_from(config, where), dict(tensors)
+
     def shape_from(self, config: Mapping[str, Any], where: str) -> DecoderConfig:
         """The shape that a config.json in the words of Qwen and Llama tells."""
         self.check(config, where)
         rope = config.get("rope_parameters") or {}  # where transformers 5 writes it
-        with complete(where, self.name):
+        with naming_missing_keys(where, self.name):
             return DecoderConfig(
                 vocab_size=config["vocab_size"],
                 length=config["max_position_embeddings"],

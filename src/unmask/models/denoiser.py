@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unmask.core.errors import UserError
 from unmask.processes import States
@@ -45,6 +45,39 @@ class Denoiser(Protocol):
 
     def logits(self, h: Tensor) -> Tensor:
         """logits_...V of features at any selection of positions h_...D."""
+
+
+class Network(nn.Module):
+    """A network whose config says what a Denoiser must say of itself."""
+
+    config: Any  # with vocab_size, mask and length
+
+    @property
+    def vocab_size(self) -> int:
+        states: int = self.config.vocab_size
+        return states
+
+    @property
+    def mask_id(self) -> int | None:
+        mask: int | None = self.config.mask
+        return mask
+
+    @property
+    def length(self) -> int:
+        longest: int = self.config.length
+        return longest
+
+    def check_length(self, tokens: int) -> None:
+        if tokens > self.length:
+            raise UserError(f"a sequence of {tokens} tokens is longer than the model's {self.length}: cut it")
+
+
+def check_whole_numbers(config: object, *names: str) -> None:
+    """Refuse settings in which one of these is not a whole number above 0."""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UserError(f"{name} must be a whole number above 0, not {value!r}")
 
 
 def states_of(model: Denoiser) -> States:

@@ -44,7 +44,7 @@ class Family:
 
     def for_tokens(self, config: Any, tokens: int) -> Any:
         """The same shape for a tokenizer of so many tokens: `vocab_size` states, the mask after the tokens."""
-        return dataclasses.replace(config, vocab_size=tokens + 1)
+        return dataclasses.replace(config, vocab_size=tokens + 1, **{"mask": tokens} if "mask" in vars(config) else {})
 
     def for_process(self, config: Any, process: Process) -> Any:
         """The same shape for a process: with or without a mask, told the time or not."""

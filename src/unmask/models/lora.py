@@ -94,7 +94,7 @@ def with_adapter(model: Any, lora: Lora, source: str | None, seed: int) -> Any:
 def injected(model: Any, config: Any, source: str | None) -> Any:
     """A network that shares this one's weights, frozen, with the adapter of a peft config in it."""
     base = Base(source, fingerprint(model))
-    adapted = _sharing(plain(model), trained=False)
+    adapted = _sharing_weights(plain(model), trained=False)
     peft().inject_adapter_in_model(_renamed(config, adapted, back=True), adapted)
     for name, value in adapted.named_parameters():
         if _OWN.search(f".{name}"):
@@ -145,10 +145,10 @@ def fill(model: Any, tensors: Mapping[str, Tensor], where: str) -> None:
     for name in sorted(expected.keys() | tensors.keys()):
         if name not in tensors or name not in expected:
             word = "lacks" if name not in tensors else "has besides"
-            raise _of_another(where, f"for this model it {word} {name.removeprefix(PREFIX)!r}")
+            raise _wrong_base(where, f"for this model it {word} {name.removeprefix(PREFIX)!r}")
         if tensors[name].shape != expected[name].shape:
             found, right = tuple(tensors[name].shape), tuple(expected[name].shape)
-            raise _of_another(where, f"{name.removeprefix(PREFIX)!r} has shape {found}, and this model wants {right}")
+            raise _wrong_base(where, f"{name.removeprefix(PREFIX)!r} has shape {found}, and this model wants {right}")
     with torch.no_grad():
         for name, value in expected.items():
             value.copy_(tensors[name])
@@ -157,10 +157,10 @@ def fill(model: Any, tensors: Mapping[str, Tensor], where: str) -> None:
 def check_base(model: Any, base: Base | None, where: str) -> None:
     """Refuse an adapter that was trained on other weights."""
     if base is not None and base.fingerprint != fingerprint(model):
-        raise _of_another(where, f"it was trained on {base.source or 'other weights'}, and these are not its weights")
+        raise _wrong_base(where, f"it was trained on {base.source or 'other weights'}, and these are not its weights")
 
 
-def _of_another(where: str, why: str) -> UserError:
+def _wrong_base(where: str, why: str) -> UserError:
     return UserError(f"the adapter {where} is of another base: {why}; load it on the model that it was trained on")
 
 
@@ -179,25 +179,25 @@ def fingerprint(model: Any) -> str:
 # --- taken off, or merged --------------------------------------------------------------------------------------------
 
 
-def bare(model: Any) -> Any:
+def without_adapter(model: Any) -> Any:
     """A network with its adapter taken off. Its parameters are the model's own: where those go, it goes."""
     inner = plain(model)
-    return _plainly(copy.deepcopy(inner, {id(value): value for value in inner.parameters()}), lambda layer: None)
+    return _unadapted(copy.deepcopy(inner, {id(value): value for value in inner.parameters()}), lambda layer: None)
 
 
 def merged(model: Any) -> Any:
     """A network with its adapter added to the weights, in the precision they are stored in; it shares all others."""
     inner = plain(model)
     changed = {id(value) for _, layer in _layers(inner) for value in layer.get_base_layer().parameters()}
-    return _plainly(_sharing(inner, trained=True, own=changed), lambda layer: layer.merge(safe_merge=True))
+    return _unadapted(_sharing_weights(inner, trained=True, own=changed), lambda layer: layer.merge(safe_merge=True))
 
 
-def is_idle(model: Any) -> bool:
+def does_nothing(model: Any) -> bool:
     """Whether an adapter does nothing, as a fresh one does."""
     return not any(bool(value.any()) for name, value in plain(model).named_parameters() if ".lora_B." in name)
 
 
-def _plainly(model: Any, finish: Callable[[Any], None]) -> Any:
+def _unadapted(model: Any, finish: Callable[[Any], None]) -> Any:
     """The same network with peft's layers replaced by those they hold."""
     with torch.no_grad():
         for name, layer in list(_layers(model)):
@@ -214,7 +214,7 @@ def _layers(model: Any) -> Iterator[tuple[str, Any]]:
     return ((name, layer) for name, layer in model.named_modules() if isinstance(layer, BaseTunerLayer))
 
 
-def _sharing(model: Any, *, trained: bool, own: frozenset[int] | set[int] = frozenset()) -> Any:
+def _sharing_weights(model: Any, *, trained: bool, own: frozenset[int] | set[int] = frozenset()) -> Any:
     """A copy whose parameters are the model's memory but parameters of its own; those of `own` are copied too."""
     twins = {
         id(value): nn.Parameter(value.detach().clone() if id(value) in own else value.detach(), trained)

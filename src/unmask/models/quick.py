@@ -19,21 +19,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.models.decoder import Decoder, attend
+from unmask.models.dit.layers import rotated
 
 Products = Callable[[Tensor], Sequence[Tensor]]  # the results of several products with one input
 
 
 def quick(model: Decoder, fused: bool = False) -> Quick | None:
     """The quick pass of a network; None where its layers are no longer plain: adapted, or spread over devices."""
-    products = [module for layer in model.model.layers for module in layer.modules() if _is_product(module)]
+    modules = [module for layer in model.model.layers for module in layer.modules()]
+    products = [module for module in modules if isinstance(module, nn.Linear) or hasattr(module, "base_layer")]
     plain = all(type(module) is nn.Linear and not hasattr(module, "_hf_hook") for module in products)
     if not plain or len(products) != 7 * model.config.blocks:
         return None
     return Quick(model, fused, packed=all(module.weight.is_cuda for module in products))
-
-
-def _is_product(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or hasattr(module, "base_layer")
 
 
 class Quick:
@@ -51,9 +49,11 @@ class Quick:
         """Of each layer: queries, keys and values; gate and up. Made when first called: not all who ask for a body
         call it."""
         together = one_product if self.packed else beside
-        layers = self.model.model.layers
-        made = [(together(_named(layer.self_attn, "qkv")), together([layer.mlp.gate_proj, layer.mlp.up_proj]))
-                for layer in layers]  # fmt: skip
+        made = []
+        for layer in self.model.model.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            inside = [attention.q_proj, attention.k_proj, attention.v_proj]
+            made.append((together(inside), together([mlp.gate_proj, mlp.up_proj])))
         if self.packed:
             torch.cuda.empty_cache()  # of the pieces; does nothing where no GPU was used
         return made
@@ -67,7 +67,7 @@ class Quick:
         self, z: Tensor, *, visible: Tensor | None = None, at: Tensor | None = None, cache: Any = None
     ) -> Tensor:
         model = self.model
-        x_RQD, turn, seen = model.opened(z.clone() if z.is_floating_point() else z, visible, at)
+        x_RQD, turn, seen = model.layer_inputs(z.clone() if z.is_floating_point() else z, visible, at)
         cos, sin = (part.unsqueeze(-2) for part in turn)
         layers = model.model.layers
         n_RQD = _norm(layers[0].input_layernorm, x_RQD)
@@ -104,10 +104,6 @@ class Quick:
         y_RQD = F.linear(y_RQF, product.weight, self._zero)
         both: tuple[Tensor, Tensor] = _fused_added(norm.variance_epsilon)(x_RQD, y_RQD, norm.weight)
         return both
-
-
-def _named(attention: Any, letters: str) -> list[nn.Linear]:
-    return [getattr(attention, f"{letter}_proj") for letter in letters]
 
 
 def beside(products: list[nn.Linear]) -> Products:
@@ -151,12 +147,7 @@ def _add(x_RQD: Tensor, y_RQF: Tensor, product: nn.Linear) -> Tensor:
 
 def turned(q_RQHE: Tensor, k_RQHE: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys turned to their positions, in the precision of cos and sin."""
-    return _turned(q_RQHE, cos, sin), _turned(k_RQHE, cos, sin)
-
-
-def _turned(x_RQHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x_RQHE.chunk(2, dim=-1)
-    return (x_RQHE * cos + torch.cat([-second, first], dim=-1) * sin).to(x_RQHE.dtype)
+    return rotated(q_RQHE, cos, sin), rotated(k_RQHE, cos, sin)
 
 
 def turned_together(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput
 from unmask.objectives.divergences import cross_entropy
-from unmask.objectives.head_loss import Fusible, even_sizes, head_loss, piece_size
+from unmask.objectives.head_loss import Fusible, head_loss, piece_sizes
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class AR(Fusible):
         # the last token is read for nothing: without it the length would be odd, and compiled strides padded
         h_ND, token_N = student.features(x0_BL)[:, :-1].flatten(0, 1), x0_BL[:, 1:].flatten()
         run = self.fused(cross_entropy)
-        sizes = even_sizes(len(token_N), piece_size(student, x0_BL.device))
+        sizes = piece_sizes(student, x0_BL.device, len(token_N))
         nll_N = head_loss(student, h_ND, sizes, lambda logits_CW, part: run(logits_CW, token_N[part]))
         loss_BL = torch.cat([nll_N.new_zeros(B, 1), nll_N.view(B, L - 1)], dim=1)
         weight_BL = torch.ones_like(loss_BL)

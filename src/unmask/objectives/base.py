@@ -39,7 +39,7 @@ def given_in(batch: Batch) -> Tensor | None:
     return None if prompts_T is None else torch.arange(batch.tokens_BL.shape[1]) < prompts_T[:, None]
 
 
-def spared(noise_TL: Tensor, batch: Batch, process: Process) -> Tensor:
+def keep_given(noise_TL: Tensor, batch: Batch, process: Process) -> Tensor:
     """The noise of the global batch, with which no time masks what is given."""
     given_TL = given_in(batch)
     if given_TL is None:
@@ -47,6 +47,16 @@ def spared(noise_TL: Tensor, batch: Batch, process: Process) -> Tensor:
     if not process.by_plan:
         raise UserError(f"prompts are given to a masked process only, and this one is {process.name}")
     return noise_TL.masked_fill(given_TL, -1.0)  # masked at t iff u >= gamma_t, which is never below 0
+
+
+def rows_of(batch: Batch) -> slice:
+    """This micro-batch's place in the global batch."""
+    return slice(batch.start, batch.start + len(batch.tokens_BL))
+
+
+def positions_where(chosen_BL: Tensor) -> Tensor:
+    """Flat positions, through (B, L). Ask on the CPU: on a GPU the count would have to be waited for."""
+    return chosen_BL.flatten().nonzero()[:, 0]
 
 
 @dataclass(frozen=True)

@@ -28,18 +28,18 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.data.loader import Batch as Held
 from unmask.inference.ready import draw_device
-from unmask.models.chain import ChainHead, in_slots, sureness, token_table
-from unmask.models.denoiser import MASK_LOGIT, states_of
+from unmask.models.chain import ChainHead, certainty, in_slots, token_table
+from unmask.models.denoiser import MASK_LOGIT, check_whole_numbers, states_of
 from unmask.models.family import plain
-from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput
-from unmask.objectives.distil.base import Source, flat, rows_of
+from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput, positions_where, rows_of
+from unmask.objectives.distil.base import Source
 from unmask.objectives.distil.teacher import Teacher
 from unmask.objectives.divergences import cross_entropy
-from unmask.objectives.head_loss import Fusible, even_sizes, piece_size
+from unmask.objectives.head_loss import Fusible, piece_sizes
 from unmask.plans.grids import assign_steps, make_grid
 from unmask.plans.plan import PLANS, draw_u, locked_plan
 from unmask.processes import Process
-from unmask.processes.masked import mask_of
+from unmask.processes.masked import hide
 from unmask.processes.schedule import stratified
 
 USUAL_PLANS = tuple(name for name in ("golden", "stride", "permutation", "comb") if name in PLANS)
@@ -73,8 +73,8 @@ class Chaining(Fusible):
             locked_plan(plan)
         if not self.plans or not self.steps or min(self.steps) < 1:
             raise UserError("a chain is trained on at least one plan, in at least one step")
-        if (F := self.teacher_steps) is not None and (not isinstance(F, int) or isinstance(F, bool) or F < 1):
-            raise UserError(f"teacher_steps must be a whole number above 0, not {F!r}")
+        if self.teacher_steps is not None:
+            check_whole_numbers(self, "teacher_steps")
         teacher = Teacher.of(self.teacher)
         object.__setattr__(self, "teacher", teacher)
         object.__setattr__(self, "process", self.process or teacher.process)
@@ -99,10 +99,9 @@ class Chaining(Fusible):
         """The loss of one step of N in every text."""
         x0_BL, body, device = batch.tokens_BL, self._body, batch.tokens_BL.device
         step_BL, now_B1, u_BL = self._views(batch, N, generator)
-        scored_BL, hidden_BL = step_BL == now_B1, to_device(step_BL >= now_B1, device)
-        z_BL = torch.where(hidden_BL, mask_of(states_of(body.model)), x0_BL)
+        scored_BL, z_BL = step_BL == now_B1, hide(x0_BL, step_BL >= now_B1, states_of(body.model))
         h_ND = self._features(student, z_BL).flatten(0, 1)
-        flat_M = flat(scored_BL)
+        flat_M = positions_where(scored_BL)
         if self.teacher_steps:
             uniform_TL = torch.rand(batch.total, x0_BL.shape[1], generator=generator, dtype=torch.float64)
             x0_BL = self.taught(z_BL, x0_BL, scored_BL, u_BL, uniform_TL[rows_of(batch)])
@@ -112,7 +111,7 @@ class Chaining(Fusible):
         vector_RSE = token_table(plain(body.prepared(device).model))(x0_BL.flatten()[at_RS]).detach()
         h_RSD = h_ND[at_RS]
         h_RSD = h_RSD + student(h_RSD, vector_RSE, at_RS % x0_BL.shape[1])
-        h_MD = h_RSD.flatten(0, 1).index_select(0, to_device(flat(slots.real_RS), device))
+        h_MD = h_RSD.flatten(0, 1).index_select(0, to_device(positions_where(slots.real_RS), device))
         nll_M = self._nll(h_MD, x0_BL.flatten()[chosen_M])
         loss_BL = nll_M.new_zeros(x0_BL.numel()).index_put((chosen_M,), N * nll_M).view_as(x0_BL)
         region_BL = torch.where(scored_BL, RECONSTRUCT, IDENTITY).to(torch.int8)
@@ -158,7 +157,7 @@ class Chaining(Fusible):
         when_BL = assign_steps(u_BL, scored_BL, make_grid("rank", self.teacher_steps), self.process.schedule)
         z_BL, place = z_BL.clone(), draw_device(device)
         for now in range(self.teacher_steps):
-            flat_M = flat(when_BL == now)
+            flat_M = positions_where(when_BL == now)
             at_M, uniform_M = to_device(flat_M, device), to_device(uniform_BL.flatten()[flat_M], place)
             h_ND = body.features(z_BL).flatten(0, 1)
             z_BL.view(-1)[at_M] = body.draw(h_ND, at_M, z_BL.shape[1], uniform_M).to(device)
@@ -169,14 +168,14 @@ class Chaining(Fusible):
         order = student.config.order
         if order == "confidence":
             chosen_M = to_device(flat_M, h_ND.device)
-            sizes = even_sizes(len(flat_M), piece_size(self._body.model, h_ND.device))
-            parts = [sureness(self._body.logits(h_ND[part])) for part in chosen_M.split(sizes)]
+            sizes = piece_sizes(self._body.model, h_ND.device, len(flat_M))
+            parts = [certainty(self._body.logits(h_ND[part])) for part in chosen_M.split(sizes)]
             return torch.cat(parts).neg().cpu()
         return u_BL.flatten()[flat_M] if order == "plan" else None
 
     def _nll(self, h_MD: Tensor, token_M: Tensor) -> Tensor:
         """-log p of tokens from corrected features."""
-        sizes = even_sizes(len(token_M), piece_size(self._body.model, h_MD.device))
+        sizes = piece_sizes(self._body.model, h_MD.device, len(token_M))
         ready, run = self._body.prepared(h_MD.device), self.fused(cross_entropy)
         states = states_of(self._body.model)
         nll_M: Tensor = _FrozenHeadLoss.apply(h_MD, token_M, ready, states, run, sizes)

@@ -23,8 +23,7 @@ from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.inference.ready import draw_device
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import RECONSTRUCT, Batch, LossOutput, given_in
-from unmask.objectives.distil.base import rows_of
+from unmask.objectives.base import RECONSTRUCT, Batch, LossOutput, given_in, rows_of
 from unmask.objectives.elbo import MDLM
 from unmask.objectives.head_loss import Fusible
 from unmask.processes import Process, Uniform, View
@@ -32,6 +31,11 @@ from unmask.processes.gaussian import GaussianDuality, UniformCalibration
 from unmask.processes.schedule import stratified
 from unmask.processes.soft import largest, law_of_all, uniforms_for
 from unmask.processes.uniform import kept, rate_of_nelbo
+
+
+def check_window(name: str, window: Sequence[float]) -> None:
+    if len(window) != 2 or not 1 > window[0] > window[1] > 0:
+        raise UserError(f"{name} is two shares, falling, between 1 and 0: not {window}")
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,7 @@ class SoftStart:
     def __post_init__(self) -> None:
         if self.soft_steps is not None and self.soft_steps < 0:
             raise UserError(f"soft_steps is a number of steps: at least 0, not {self.soft_steps}")
-        if len(self.soft_window) != 2 or not 1 > self.soft_window[0] > self.soft_window[1] > 0:
-            raise UserError(f"soft_window is two shares, falling, between 1 and 0: not {self.soft_window}")
+        check_window("soft_window", self.soft_window)
         if not self.soft_tau > 0:
             raise UserError(f"soft_tau is the temperature of the latent's softmax: above 0, not {self.soft_tau}")
         if self.soft_top < 0 or self.soft_top == 1:
@@ -99,7 +102,7 @@ class Duo(Fusible):
                 f"a {type(student).__name__} has no `embed`, so it takes no soft inputs: give --soft_steps 0"
             )
         x0_BL, K = batch.tokens_BL, states_of(student).size
-        noise_B, at, span = place_of(stratified(batch.total, generator)[rows_of(batch)], self.soft.soft_window, K)
+        noise_B, at, span = latent_at(stratified(batch.total, generator)[rows_of(batch)], self.soft.soft_window, K)
         read_BLD, z_BL = self._read(student, batch, noise_B, generator)
         view = _view(z_BL, at, span, K)
         t_B = self.process.schedule.inverse(at.alpha).clamp(0, 1)
@@ -123,7 +126,7 @@ class Duo(Fusible):
         return student.embed(ids_BLk, weights_BLk), ids_BLk[..., 0]
 
 
-def place_of(t_B: Tensor, window: Sequence[float], K: int) -> tuple[Tensor, UniformCalibration, float]:
+def latent_at(t_B: Tensor, window: Sequence[float], K: int) -> tuple[Tensor, UniformCalibration, float]:
     """The latent's noise at times t, what its argmax is there, and how far noise goes from time 0, where as many tokens
     are kept as the window begins with, to time 1."""
     duality, first, last = _ends(tuple(window), K)

@@ -25,14 +25,23 @@ from torch import Tensor
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput, given_in, spared
-from unmask.objectives.distil.base import condition, flat, loss_at, rows_of
+from unmask.objectives.base import (
+    IDENTITY,
+    RECONSTRUCT,
+    Batch,
+    LossOutput,
+    given_in,
+    keep_given,
+    positions_where,
+    rows_of,
+)
 from unmask.objectives.divergences import Scored, by_autograd, cross_entropy
-from unmask.objectives.head_loss import Fusible, Score, even_sizes, piece_size
+from unmask.objectives.head_loss import Fusible, Score, loss_at
 from unmask.plans.grids import assign_steps, make_grid
 from unmask.plans.plan import draw_u, locked_plan
 from unmask.processes import Masked, Process, States, View
-from unmask.processes.masked import is_masked, mask_of
+from unmask.processes.masked import hide, is_masked
+from unmask.processes.process import condition_at
 from unmask.processes.schedule import stratified
 
 
@@ -89,15 +98,14 @@ class MDLM(Fusible):
         `share_B`: what each text's loss will be multiplied by on its way into the total; None: the same.
         `read_BLD`: what the network reads in place of the view's tokens, as its `embed` gives it.
         """
-        device, scored_N = x0_BL.device, flat(view.scored_BL)
+        device, scored_N = x0_BL.device, positions_where(view.scored_BL)
         row_N = scored_N // x0_BL.shape[1]
         chosen_N = to_device(scored_N, device)
-        sizes = even_sizes(len(scored_N), piece_size(student, device))
         score = self._score(view, x0_BL.flatten()[chosen_N], view.z_BL.flatten()[chosen_N], t_B, row_N)
         total_B = view.weight_B if share_B is None else view.weight_B * share_B
-        weight_N, time_B = to_device(total_B[row_N].float(), device), condition(self.process, t_B, device)
+        weight_N, time_B = to_device(total_B[row_N].float(), device), condition_at(self.process, t_B, device)
         seen = view.z_BL if read_BLD is None else read_BLD
-        nll_BL = loss_at(student, seen, chosen_N, sizes, score, weight_N, time_B, x0_BL)
+        nll_BL = loss_at(student, seen, chosen_N, score, weight_N=weight_N, time_B=time_B, x0_BL=x0_BL)
         return to_device(view.weight_B.to(nll_BL.dtype)[:, None], device) * nll_BL
 
     def _score(self, view: View, x0_N: Tensor, z_N: Tensor, t_B: Tensor, row_N: Tensor) -> Score:
@@ -120,19 +128,16 @@ class MDLM(Fusible):
         if given_in(batch) is not None and (self.exact_counts or self.plan_steps is not None):
             raise UserError("exact_counts and plan_steps are for whole texts, not for prompts and their answers")
         u_TL = draw_u((batch.total, L), law, generator=generator, steps=self.plan_steps)
-        noise_BL = spared(self.process.noise(u_TL, states, generator), batch, self.process)[rows]
+        noise_BL = keep_given(self.process.noise(u_TL, states, generator), batch, self.process)[rows]
         if self.exact_counts:
             k_B = (t_B * L).ceil()
             masked_BL = is_masked(noise_BL, 1 - k_B / L)  # u of a permutation: one position in each 1/L
-            return View(self._hidden(batch.tokens_BL, masked_BL, states), masked_BL, L / k_B), t_B
+            return View(hide(batch.tokens_BL, masked_BL, states), masked_BL, L / k_B), t_B
         if self.plan_steps is None:
             return self.process.view(batch.tokens_BL, noise_BL, t_B, states), t_B
         steps, plan = self.plan_steps, locked_plan(self.plan)
         now_B1 = ((1 - t_B) * steps).long().clamp(max=steps - 1)[:, None]  # N equal shares of time: every step as often
         blank_BL, grid = torch.ones(B, L, dtype=torch.bool), make_grid("rank", steps)
         step_BL = assign_steps(noise_BL, blank_BL, grid, self.process.schedule, plan.cells(steps))
-        z_BL = self._hidden(batch.tokens_BL, step_BL >= now_B1, states)
+        z_BL = hide(batch.tokens_BL, step_BL >= now_B1, states)
         return View(z_BL, step_BL == now_B1, torch.full_like(t_B, steps)), t_B
-
-    def _hidden(self, x0_BL: Tensor, masked_BL: Tensor, states: States) -> Tensor:
-        return torch.where(to_device(masked_BL, x0_BL.device), mask_of(states), x0_BL)

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from unmask.models.denoiser import MASK_LOGIT, Denoiser
+from unmask.models.denoiser import MASK_LOGIT, Denoiser, features_of
 from unmask.models.family import family_of
 from unmask.objectives.divergences import Scored
 
@@ -36,6 +36,11 @@ def piece_size(model: Denoiser, device: torch.device) -> int:
     """How many positions go through the head at once."""
     itemsize = torch.finfo(_product_dtype(device) or torch.float32).bits // 8
     return max(1, TABLE_BYTES.get(device.type, 1 << 26) // (itemsize * model.vocab_size))
+
+
+def piece_sizes(model: Denoiser, device: torch.device, *counts: int) -> list[int]:
+    """Sizes of the pieces of so many positions; no piece lies in two of the groups that are counted."""
+    return [size for count in counts for size in even_sizes(count, piece_size(model, device))]
 
 
 def even_sizes(count: int, size: int) -> list[int]:
@@ -91,6 +96,22 @@ def head_loss(
     return loss_N
 
 
+def loss_at(
+    student: Denoiser, seen: Tensor, chosen_N: Tensor, score: Score, *, counts: Sequence[int] | None = None,
+    weight_N: Tensor | None = None, time_B: Tensor | None = None, x0_BL: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The student's loss at chosen positions of a view, spread back over it: (B, L), 0 elsewhere. See head_loss.
+
+    `seen`: the view's tokens z_BL, or what the student's `embed` gives in their place, (B, L, D). `counts`: of the
+    groups of positions, where no piece may lie in two. `x0_BL`: the text, for a network that goes in blocks.
+    """
+    h_ND = features_of(student, seen, x0_BL, time_B).flatten(0, 1).index_select(0, chosen_N)
+    sizes = piece_sizes(student, h_ND.device, *(counts or [len(chosen_N)]))
+    loss_N = head_loss(student, h_ND, sizes, score, weight_N)
+    B, L = seen.shape[:2]
+    return loss_N.new_zeros(B * L).index_put((chosen_N,), loss_N).view(B, L)
+
+
 @dataclass(frozen=True)
 class _Pieces:
     sizes: Sequence[int]
@@ -119,7 +140,7 @@ class _HeadLoss(torch.autograd.Function):
             scored = pieces.score(head.logits(part), part)
             loss_N[part] = scored.loss_C
             if pieces.with_slopes:
-                head.descend(part, scored.slope_CV, weight_N[part])
+                head.add_gradient(part, scored.slope_CV, weight_N[part])
         if pieces.with_slopes:
             ctx.save_for_backward(weight_N, head.grad_x, head.grad_weight, head.grad_bias)
             ctx.dtype = x_ND.dtype
@@ -165,7 +186,7 @@ class _Identity:
             logits_CV[:, self.mask_id].fill_(MASK_LOGIT)
         return logits_CV
 
-    def descend(self, part: slice, slope_CV: Tensor, weight_C: Tensor) -> None:
+    def add_gradient(self, part: slice, slope_CV: Tensor, weight_C: Tensor) -> None:
         assert self.grad_x is not None
         self.grad_x[part] = slope_CV
 
@@ -199,7 +220,7 @@ class _Linear:
     def logits(self, part: slice) -> Tensor:
         return F.linear(self.x_ND[part], self.weight_WD, self.bias_W)
 
-    def descend(self, part: slice, slope_CW: Tensor, weight_C: Tensor) -> None:
+    def add_gradient(self, part: slice, slope_CW: Tensor, weight_C: Tensor) -> None:
         assert self.grad_x is not None
         torch.mm(slope_CW, self.weight_WD, out=self.grad_x[part])
         if self.grad_weight is None:

@@ -20,10 +20,13 @@ import torch
 from torch import Tensor
 
 from unmask.core.devices import to_device
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError
+from unmask.core.streams import uniforms
+from unmask.plans.assignment import Plan
 from unmask.plans.grids import Grid
+from unmask.plans.laws import parse_settings
 from unmask.plans.moves import Move, State
-from unmask.plans.plan import Plan, make_plan
+from unmask.plans.plan import make_plan
 from unmask.plans.remask import USUAL_ETA
 from unmask.processes.mixture import Mixture
 from unmask.processes.process import Process, States
@@ -87,10 +90,10 @@ class EveryPosition:
         generators: list[torch.Generator], device: torch.device,
     ) -> Iterator[Move]:  # fmt: skip
         """Fresh noise for every blank at each step, and the positions that may change under it."""
-        times, L = self.times(grid), blank_BL.shape[1]
+        times = self.times(grid)
         steps = len(times) - 1 + self.greedy
         for step, (t, s) in enumerate(pairwise(times)):
-            u_BL = torch.stack([torch.rand(L, generator=g, dtype=torch.float64) for g in generators])
+            u_BL = uniforms(generators, blank_BL.shape[1])
             state.uniform_BL.copy_(to_device(u_BL, state.uniform_BL.device))
             mixture = self.mixture(process, s, t, states)
             now_BL = blank_BL if mixture is None else blank_BL & mixture.may_change(u_BL)
@@ -121,23 +124,12 @@ for _plan in (("ancestral", 0.0, False), ("greedy_tail", 0.0, True), ("psi", USU
 
 def any_plan(plan: str | Plan) -> Plan:
     """A plan of any process from its name, or itself; settings may follow the name, as in psi:share=0.1,greedy=true."""
-    kind, _, said = plan.partition(":") if isinstance(plan, str) else ("", "", "")
+    kind, _, settings = plan.partition(":") if isinstance(plan, str) else ("", "", "")
     if kind not in PLANS_OF_EVERY:
         return make_plan(plan)
-    found = PLANS_OF_EVERY[kind]
-    if not said:
-        return found
-    if kind != "psi":
-        raise UserError(f"the plan {kind} has no settings: leave out :{said}, or take psi")
-    given = dict(part.partition("=")[::2] for part in said.split(","))
-    for name in given:
-        if name not in ("share", "greedy"):
-            raise unknown("setting of psi", name, ("share", "greedy"))
-    try:
-        values = {name: json.loads(value) for name, value in given.items()}
-    except ValueError as error:
-        raise UserError(f"settings of a plan are NAME=VALUE with commas between them, not {said}") from error
-    return replace(found, **values)
+    if settings and kind != "psi":
+        raise UserError(f"the plan {kind} has no settings: leave out :{settings}, or take psi")
+    return replace(PLANS_OF_EVERY[kind], **parse_settings(settings, ["share", "greedy"]) if settings else {})
 
 
 def plan_of(process: Process, plan: Plan | None, usual: str) -> Plan:

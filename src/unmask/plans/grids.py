@@ -115,41 +115,33 @@ def make_grid(grid: str | Path | Sequence[float] | Grid, steps: int | None = Non
 
 def read_grid(path: Path, steps: int | None = None) -> Grid:
     """A grid that `unmask fit-plan` wrote, or the best one of fewer steps that was found on the way to it."""
-    content, grid = _read(path)
-    if steps in (None, grid.steps):
+    grid, times = _read(path)
+    if steps is None:
         return grid
-    shorter = _shorter(path, content, grid)
-    if steps not in shorter:
-        raise UserError(f"{path} holds no grid of {steps} steps, only of {_listed({*shorter, grid.steps})}: take one "
+    if steps not in times:
+        raise UserError(f"{path} holds no grid of {steps} steps, only of {_listed(times)}: take one "
                         f"of these, or fit one with `unmask fit-plan --steps {steps}`")  # fmt: skip
-    return replace(grid, times=shorter[steps])
+    return replace(grid, times=times[steps])
 
 
 def steps_in(path: Path) -> set[int]:
     """The numbers of steps that a file has a grid of."""
-    content, grid = _read(path)
-    return {*_shorter(path, content, grid), grid.steps}
+    return set(_read(path)[1])
 
 
-def _read(path: Path) -> tuple[dict[str, Any], Grid]:
-    """(all that a file holds, its own grid)."""
+def _read(path: Path) -> tuple[Grid, dict[int, tuple[float, ...]]]:
+    """A file's own grid, and the times of all its grids by their steps."""
     content = read_json(path, "grid")
     with reading(path, "grid", CURE):
-        fitted, plan = dict(content["grid"]), content.get("plan")
-        times, by = tuple(grid_of(fitted["times"]).tolist()), fitted["by"]
+        fitted, plan, shorter = dict(content["grid"]), content.get("plan"), content.get("fitting_half") or []
+        times = {int(one["steps"]): tuple(grid_of(one["times"]).tolist()) for one in shorter}
+        if any(len(edges) != n + 1 for n, edges in times.items()):
+            raise ValueError("a grid in 'fitting_half' has another number of steps than it says")
+        own, by = tuple(grid_of(fitted["times"]).tolist()), fitted["by"]
         if by not in ("time", "rank"):
             raise ValueError(f"'by' must be time or rank, not {by!r}")
-        return content, Grid(str(fitted.get("name", "fitted")), times, by=by, fitted_for=plan and str(plan))
-
-
-def _shorter(path: Path, content: dict[str, Any], grid: Grid) -> dict[int, tuple[float, ...]]:
-    """Times of the grids of fewer steps in a file, by their steps."""
-    found = content.get("fitting_half") or []
-    with reading(path, "grid", CURE):
-        shorter = {int(one["steps"]): tuple(grid_of(one["times"]).tolist()) for one in found}
-        if any(len(edges) != n + 1 for n, edges in shorter.items()):
-            raise ValueError("a grid in 'fitting_half' has another number of steps than it says")
-    return shorter
+        grid = Grid(str(fitted.get("name", "fitted")), own, by=by, fitted_for=plan and str(plan))
+        return grid, {**times, grid.steps: own}
 
 
 def _listed(counts: Iterable[int]) -> str:
@@ -201,7 +193,7 @@ def _steps_by_rank(u_BL: Tensor, blank_BL: Tensor, grid: Grid, cells: int) -> Te
     return torch.where(blank_BL, step_BL, -1)
 
 
-def as_if_together(blank_BL: Tensor) -> Tensor:
+def places_without_gaps(blank_BL: Tensor) -> Tensor:
     """The place of each blank if all moved up to the first: its own where no given word stands between."""
     first_B1 = blank_BL.int().argmax(1, keepdim=True)
     return (first_B1 + blank_BL.cumsum(1) - 1).clamp(min=0)

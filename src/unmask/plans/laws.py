@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 Turns = list[tuple[float, float]]  # intervals of [0, 1) that do not overlap, or one point
@@ -82,16 +82,15 @@ def dilated(B: int, L: int, generator: torch.Generator, steps: int | None) -> Te
     return (rank_BL + _uniform((B, L), generator)) / P
 
 
-def settings_of(said: str, known: Collection[str]) -> dict[str, Any]:
+def parse_settings(text: str, known: Collection[str]) -> dict[str, Any]:
     """Settings as they follow a plan's name: NAME=VALUE, with commas between them."""
-    given = dict(part.partition("=")[::2] for part in said.split(","))
+    given = dict(part.partition("=")[::2] for part in text.split(","))
     for name in given:
-        if name not in known:
-            raise unknown("setting of a plan", name, known)
+        check_name("setting of a plan", name, known)
     try:
         return {name: json.loads(value) for name, value in given.items()}
     except ValueError as error:
-        raise UserError(f"settings of a plan are NAME=VALUE with commas between them, not {said}") from error
+        raise UserError(f"settings of a plan are NAME=VALUE with commas between them, not {text}") from error
 
 
 class Turning:
@@ -110,9 +109,9 @@ class Turning:
         """The promise of Locked."""
         raise NotImplementedError
 
-    def having(self, said: str) -> Turning:
+    def with_settings(self, text: str) -> Turning:
         """The same law with other settings: NAME=VALUE, with commas between them."""
-        return replace(self, **settings_of(said, vars(self)))  # type: ignore[type-var]
+        return replace(self, **parse_settings(text, vars(self)))  # type: ignore[type-var]
 
     def __call__(self, B: int, L: int, generator: torch.Generator, steps: int | None) -> Tensor:
         assert steps is not None, "Locked.draw asks for them"

@@ -8,7 +8,7 @@ Shapes: B sequences, L positions; flat positions M count through the (B, L) tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from unmask.core.devices import to_device
+from unmask.core.streams import uniforms
+from unmask.plans.assignment import Assignment
+from unmask.plans.confidence import TIE
 from unmask.plans.grids import Grid
-from unmask.plans.plan import TIE, Assignment
 from unmask.plans.remask import Remask, reveal_chance
 from unmask.processes.schedule import Schedule
 
@@ -75,7 +77,7 @@ def _flat(where_BL: Tensor) -> Tensor:
     return where_BL.flatten().nonzero()[:, 0]
 
 
-def join_moves(parts: list[tuple[Move, int, int]], rows: int, length: int, device: torch.device) -> Move:
+def join_moves(parts: list[tuple[Any, int, int]], rows: int, length: int, device: torch.device) -> Move:
     """Moves of several drafts as one on the table of so many rows that holds them.
 
     Each comes with its first row and the length of its texts: only one of a single text may be shorter than the table.
@@ -84,28 +86,27 @@ def join_moves(parts: list[tuple[Move, int, int]], rows: int, length: int, devic
     first = parts[0][0]
     if len(parts) == 1 and parts[0][1:] == (0, length) and first.reveal_M.device == device:
         return first
-    reveal = [move.reveal_M + at * length for move, at, _ in parts]
-    here = [move.rows_R + at for move, at, _ in parts]
+
+    def joined(name: str) -> Tensor | None:
+        """A part of all moves, which draw alike: all have it, or none."""
+        found = [getattr(move, name) for move, _, _ in parts]
+        return None if any(part is None for part in found) else torch.cat(found)
+
     starts = torch.tensor([0, *(len(move.rows_R) * own for move, _, own in parts)]).cumsum(0).tolist()
+    reveal = [move.reveal_M + at * length for move, at, _ in parts]
+    rows_of = [move.rows_R + at for move, at, _ in parts]
     local = [move.local_M + start for (move, _, _), start in zip(parts, starts, strict=False)]
-    quota_B = tie_M = gumbel_M = span_R3 = None
-    if first.span_R3 is not None:
-        spans = [(move.span_R3, at) for move, at, _ in parts if move.span_R3 is not None]
-        span_R3 = torch.cat([span_R3 + torch.tensor([at, 0, 0]) for span_R3, at in spans])
+    reveal_M, rows_R, local_M = (to_device(torch.cat(each), device) for each in (reveal, rows_of, local))
+    span_R3, quota_B = joined("span_R3"), None
+    if span_R3 is not None:
+        span_R3[:, 0] += torch.tensor([at for move, at, _ in parts for _ in range(len(move.span_R3))])
     if first.quota_B is not None:
         quota_B = torch.zeros(rows, dtype=torch.int64)
         for move, at, _ in parts:
-            assert move.quota_B is not None
             quota_B[at : at + len(move.quota_B)] = move.quota_B
-        tie_M = torch.cat([move.tie_M for move, _, _ in parts if move.tie_M is not None])
-        gumbels = [move.gumbel_M for move, _, _ in parts if move.gumbel_M is not None]
-        gumbel_M = torch.cat(gumbels) if gumbels else None  # parts draw alike: all have it, or none
-    ranks = [move.rank_M for move, _, _ in parts if move.rank_M is not None]
-    rank_M = torch.cat(ranks) if len(ranks) == len(parts) else None
-    reveal_M, rows_R, local_M = (to_device(torch.cat(each), device) for each in (reveal, here, local))
     return replace(
-        first, reveal_M=reveal_M, rows_R=rows_R, local_M=local_M, quota_B=quota_B, tie_M=tie_M, rank_M=rank_M,
-        gumbel_M=gumbel_M, span_R3=span_R3,
+        first, reveal_M=reveal_M, rows_R=rows_R, local_M=local_M, quota_B=quota_B, span_R3=span_R3,
+        tie_M=joined("tie_M"), rank_M=joined("rank_M"), gumbel_M=joined("gumbel_M"),
     )  # fmt: skip
 
 
@@ -158,16 +159,10 @@ def adaptive_moves(
         row_R = candidate_BL.any(1).nonzero()[:, 0]
         more = {"tie_M": assigned.tie_BL[candidate_BL], "span_R3": assigned.spans(row_R, block_B1[row_R, 0])}
         if assigned.noise:
-            more["gumbel_M"] = _gumbel(assigned.noise, candidate_BL.shape[1])[candidate_BL]
+            more["gumbel_M"] = -(-uniforms(assigned.noise, candidate_BL.shape[1])[candidate_BL].log()).log()
         yield Move.at(step, assigned.steps, candidate_BL, device, quota_B=quota_B, **more)
         if by_threshold and not bool(state.masked_BL(mask_id).any()):
             return
-
-
-def _gumbel(generators: Sequence[torch.Generator], L: int) -> Tensor:
-    """Gumbel noise of every position, (B, L)."""
-    u_BL = torch.stack([torch.rand(L, generator=g, dtype=torch.float64) for g in generators])
-    return -(-u_BL.log()).log()
 
 
 def keep_most_confident(

@@ -19,9 +19,12 @@ import torch
 from torch import Tensor
 
 from unmask.core.errors import UserError
+from unmask.plans.assignment import Assignment
+from unmask.plans.blocks import Blocks, deal_steps
+from unmask.plans.confidence import Confidence
 from unmask.plans.grids import Grid
-from unmask.plans.laws import settings_of
-from unmask.plans.plan import Assignment, Blocks, Confidence, deal_steps, register_plan
+from unmask.plans.laws import parse_settings
+from unmask.plans.plan import register_plan
 from unmask.processes.schedule import Schedule
 
 EPS = 1e-3  # where Dream's times end
@@ -122,9 +125,9 @@ class DreamOrder:
         if not (isinstance(self.alg_temp, (int, float)) and 0 <= self.alg_temp < math.inf):
             raise UserError(f"alg_temp must be 0 (the most confident positions) or above (drawn), not {self.alg_temp}")
 
-    def having(self, said: str) -> DreamOrder:
+    def with_settings(self, text: str) -> DreamOrder:
         """The same order with its setting changed."""
-        return replace(self, **settings_of(said, ["alg_temp"]))
+        return replace(self, **parse_settings(text, ["alg_temp"]))
 
     @property
     def name(self) -> str:

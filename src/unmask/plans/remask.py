@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 
 USUAL_ETA = {"cap": 0.02, "rescale": 0.015, "confidence": 1.0}
 
@@ -33,8 +33,7 @@ class Remask:
     eta: float | None = None  # None: the rule's usual one
 
     def __post_init__(self) -> None:
-        if self.rule not in USUAL_ETA:
-            raise unknown("remasking rule", self.rule, USUAL_ETA)
+        check_name("remasking rule", self.rule, USUAL_ETA)
         if self.eta is None:
             object.__setattr__(self, "eta", USUAL_ETA[self.rule])
         elif not 0 <= self.eta <= 1:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
-from unmask.processes.process import Pair, States, View, per_sequence, register_process
+from unmask.processes.process import Pair, States, View, check_order, per_sequence, register_process
 from unmask.processes.schedule import LogLinear, Schedule
 
 
@@ -35,6 +35,11 @@ def mask_of(states: States) -> int:
         raise UserError("the masked process needs a model with a mask state, and this one has none (it is causal, or "
                         "uniform, say)")  # fmt: skip
     return states.mask
+
+
+def hide(x0_BL: Tensor, masked_BL: Tensor, states: States) -> Tensor:
+    """The text with the mask where it is masked."""
+    return torch.where(to_device(masked_BL, x0_BL.device), mask_of(states), x0_BL)
 
 
 @register_process
@@ -63,20 +68,19 @@ class Masked:
 
     def corrupt(self, x0_BL: Tensor, noise_BL: Tensor, t_B: Tensor, states: States) -> Tensor:
         """z_t = Mask(x_0, u, gamma_t)."""
-        return self._hidden(x0_BL, is_masked(noise_BL, self.schedule.gamma(t_B)), states)
+        return hide(x0_BL, is_masked(noise_BL, self.schedule.gamma(t_B)), states)
 
     def couple(self, x0_BL: Tensor, noise_BL: Tensor, s_B: Tensor, t_B: Tensor, states: States) -> Pair:
         """Nested views. Masked in both, a token is distilled; masked at t only, it is reconstructed."""
-        if bool((s_B > t_B).any()):
-            raise UserError("a coupled pair needs s <= t in every sequence: the teacher sees no less than the student")
+        check_order(s_B, t_B)
         m_t, m_s = (is_masked(noise_BL, self.schedule.gamma(time)) for time in (t_B, s_B))
-        z_t, z_s = (self._hidden(x0_BL, masked, states) for masked in (m_t, m_s))
+        z_t, z_s = (hide(x0_BL, masked, states) for masked in (m_t, m_s))
         return Pair(z_t, z_s, distil=m_s, reconstruct=m_t & ~m_s, s=s_B, t=t_B)
 
     def view(self, x0_BL: Tensor, noise_BL: Tensor, t_B: Tensor, states: States) -> View:
         """NELBO = E_t [ -gamma'(t) / (1 - gamma(t)) · sum over masked i of -log p(x_i | z_t) ]."""
         masked_BL = is_masked(noise_BL, self.schedule.gamma(t_B))
-        return View(self._hidden(x0_BL, masked_BL, states), masked_BL, self.schedule.elbo_weight(t_B))
+        return View(hide(x0_BL, masked_BL, states), masked_BL, self.schedule.elbo_weight(t_B))
 
     def posterior(self, log_p_MV: Tensor, z_M: Tensor, s: Tensor, t: Tensor, states: States) -> Tensor:
         """A mask stays with probability (1 - gamma_s)/(1 - gamma_t), else it becomes a token; a token stays itself."""
@@ -86,6 +90,3 @@ class Masked:
         law_MV = law_MV.scatter(-1, torch.full_like(z_M, mask)[:, None], stay.log())
         point_MV = torch.full_like(law_MV, -torch.inf).scatter_(-1, z_M[:, None], 0.0)
         return torch.where((z_M == mask)[:, None], law_MV, point_MV)
-
-    def _hidden(self, x0_BL: Tensor, masked_BL: Tensor, states: States) -> Tensor:
-        return torch.where(to_device(masked_BL, x0_BL.device), mask_of(states), x0_BL)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from unmask.core.devices import to_device
 from unmask.core.errors import UserError, named
 from unmask.processes.schedule import Schedule, schedule_named
 
@@ -122,6 +123,17 @@ def process_named(name: str, schedule: Schedule | Mapping[str, Any] | None = Non
     except TypeError as error:
         raise UserError(f"the process {name} does not take these settings ({error})") from error
     return made
+
+
+def condition_at(process: Process, t_B: Tensor, device: torch.device) -> Tensor | None:
+    """What a network is given beside the tokens, on its device."""
+    time_B = process.condition(t_B)
+    return None if time_B is None else to_device(time_B, device)
+
+
+def check_order(s_B: Tensor, t_B: Tensor) -> None:
+    if bool((s_B > t_B).any()):
+        raise UserError("a coupled pair needs s <= t in every sequence: the teacher sees no less than the student")
 
 
 def per_sequence(value: Tensor | float, like_BL: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from torch import Tensor
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.processes.mixture import Mixture, uniform_mixture
-from unmask.processes.process import Pair, States, View, per_sequence, register_process
+from unmask.processes.process import Pair, States, View, check_order, per_sequence, register_process
 from unmask.processes.schedule import LogLinear, Schedule
 
 
@@ -145,8 +145,7 @@ class Uniform:
 
     def couple(self, x0_BL: Tensor, noise_BL: Tensor, s_B: Tensor, t_B: Tensor, states: States) -> Pair:
         """Two times of one noise. Every position is distilled: z_t never says which tokens are the text's own."""
-        if bool((s_B > t_B).any()):
-            raise UserError("a coupled pair needs s <= t in every sequence: the teacher sees no less than the student")
+        check_order(s_B, t_B)
         z_t, z_s = (self.corrupt(x0_BL, noise_BL, time, states) for time in (t_B, s_B))
         everywhere = torch.ones(x0_BL.shape, dtype=torch.bool)
         return Pair(z_t, z_s, distil=everywhere, reconstruct=~everywhere, s=s_B, t=t_B)

@@ -18,7 +18,7 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.ranks import joined
-from unmask.core.streams import stream
+from unmask.core.streams import stream, uniforms
 from unmask.inference import categorical
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Precision, draw_device, is_half, replayed, usual_batch
@@ -67,8 +67,7 @@ def draw_texts(
     read: Reader | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """A batch of texts and the log q of their tokens; a reader that has read other texts starts again."""
-    noise = [torch.rand(model.length, generator=stream(seed, "draw", i), dtype=torch.float64) for i in indices]
-    uniform_BL = torch.stack(noise).to(draw_device(device))
+    uniform_BL = uniforms((stream(seed, "draw", i) for i in indices), model.length).to(draw_device(device))
     read = read or quick_reader(family, model, len(indices), device)
     read.restart()
     token_B = torch.full((len(indices),), start, device=device)

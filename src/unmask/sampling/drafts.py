@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
-from unmask.core.streams import stream
+from unmask.core.streams import stream, uniforms
 from unmask.inference import categorical
 from unmask.inference.cache import Caching, Memory
 from unmask.inference.categorical import DTYPES, Draw, Law
@@ -41,7 +41,7 @@ from unmask.plans.moves import (
 )  # fmt: skip
 from unmask.plans.plan import Plan, by_threshold
 from unmask.plans.remask import Remask
-from unmask.processes.process import Process
+from unmask.processes.process import Process, condition_at
 from unmask.sampling.ending import Ending
 from unmask.sampling.samples import StepView
 
@@ -56,19 +56,23 @@ class How:
     checkpoint: Checkpoint
     plan: Plan
     grid: Grid
-    remask: Remask | None
-    law: Law
-    legacy: bool
-    seed: int
-    step_law: StepLaw
-    callback: Callback | None
+    law: Law = field(default_factory=Law)
+    _: KW_ONLY
+    seed: int = 0
+    remask: Remask | None = None
+    legacy: bool = False
+    callback: Callback | None = None
     spell: Literal["all", "to_end", "answer"] = "all"  # the text as it stands, up to its end, or its answer alone
     cache: Caching | None = None
     guidance: float = 0.0
 
-    def doubt(self) -> str | None:
+    @property
+    def step_law(self) -> StepLaw:
+        return self.checkpoint.step_law
+
+    def warning(self) -> str | None:
         """What a user of a chain should know: a head knows the plans that it was trained on."""
-        return self.step_law.doubt(self.plan.name, self.grid.steps) if isinstance(self.step_law, Chain) else None
+        return self.step_law.warning(self.plan.name, self.grid.steps) if isinstance(self.step_law, Chain) else None
 
     def check(self) -> None:
         """Options that exclude one another."""
@@ -153,17 +157,16 @@ def start_draft(how: How, ready: Ready, table: State, indices: list[int], given_
     """
     (B, L), seed, process = given_BL.shape, how.seed, how.checkpoint.process
     assert table.z_BL.shape[1] == L or (B == 1 and table.z_BL.shape[1] > L and table.memory is None)
-    noise = [torch.rand(L, generator=stream(seed, "draw", i), dtype=torch.float64) for i in indices]
     prior = [process.prior(L, ready.states, stream(seed, "prior", i)) for i in indices]
     z_BL, log_q_BL, uniform_BL = (part[at : at + B, :L] for part in (table.z_BL, table.log_q_BL, table.uniform_BL))
     state = State(z_BL, log_q_BL, uniform_BL, table.nfe_B[at : at + B], table.rounds_B[at : at + B])
     state.z_BL.copy_(torch.where(given_BL < 0, torch.stack(prior), given_BL))
-    state.uniform_BL.copy_(torch.stack(noise))
+    state.uniform_BL.copy_(uniforms((stream(seed, "draw", i) for i in indices), L))
     state.log_q_BL.zero_()
     state.nfe_B.zero_()
     state.rounds_B.zero_()
     if table.memory is not None:
-        table.memory.forget(range(at, at + B))
+        table.memory.reset_rows(range(at, at + B))
     if how.guidance:
         if table.given_BL is None:
             table.given_BL = torch.zeros_like(table.z_BL, dtype=torch.bool)
@@ -193,7 +196,8 @@ def take_step(ready: Ready, table: State, going: Sequence[Going]) -> list[Drawn]
     for draft, move in going:
         groups.setdefault(_kind(draft.how, move), []).append((draft, move))
     S, L = table.z_BL.shape
-    moves = [join_moves([_placed(*each) for each in alike], S, L, ready.device) for alike in groups.values()]
+    parts_of = [[(move, draft.at, draft.length) for draft, move in alike] for alike in groups.values()]
+    moves = [join_moves(parts, S, L, ready.device) for parts in parts_of]
     rows_R = torch.cat([move.rows_R for move in moves]) if len(moves) > 1 else moves[0].rows_R
     whole = len(going) == 1 and len(rows_R) == S
     process = going[0][0].how.checkpoint.process
@@ -220,10 +224,6 @@ def take_step(ready: Ready, table: State, going: Sequence[Going]) -> list[Drawn]
     ]
 
 
-def _placed(draft: Draft, move: Move) -> tuple[Move, int, int]:
-    return move, draft.at, draft.length
-
-
 def _kind(how: How, move: Move) -> Any:
     """Drafts draw alike if only their noise and their temperatures differ."""
     rule = how.plan if isinstance(how.plan, EveryPosition) else None if move.quota_B is None else how.plan.rule
@@ -236,8 +236,7 @@ def _conditions(process: Process, moves: list[Move], device: torch.device) -> Te
     if any(move.times is None for move in moves):
         return None
     parts = [torch.full((len(move.rows_R),), move.times[0], dtype=torch.float64) for move in moves if move.times]
-    time_R = process.condition(torch.cat(parts))
-    return None if time_R is None else to_device(time_R, device)
+    return condition_at(process, torch.cat(parts), device)
 
 
 def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move: Move, h_ND: Tensor) -> Drawn:

@@ -62,13 +62,6 @@ def from_pattern(pattern: str, tokenizer: TextCodec | None) -> Tensor:
     return torch.tensor(ids)
 
 
-def from_chat(message: str, max_new: int, tokenizer: TextCodec | None) -> Tensor:
-    """A message in the model's chat format, and blanks for its answer."""
-    if tokenizer is None:
-        raise UserError("this model has no tokenizer, so it takes no chat: give infill as a tensor of token ids")
-    return torch.tensor(tokenizer.chat(message) + [-1] * max_new)
-
-
 def answer_of(tokens_L: Tensor, template_L: Tensor, stop_ids: Collection[int], *, alone: bool) -> list[int]:
     """A text up to the first token that ends it, that one left out; `alone`: without what was given before."""
     tokens, blank_L = tokens_L.tolist(), template_L < 0
@@ -77,7 +70,7 @@ def answer_of(tokens_L: Tensor, template_L: Tensor, stop_ids: Collection[int], *
     return tokens[start if alone else 0 : end]
 
 
-def _spread(name: str, value: object, n: int) -> list:
+def _per_sample(name: str, value: object, n: int) -> list:
     """One value for every sample: a single one is repeated, a list must have n."""
     if value is None or isinstance(value, (str, int)):
         return [value] * n
@@ -97,7 +90,7 @@ def from_ids(ids: Tensor, n: int, states: States) -> list[Tensor]:
         raise UserError(f"infill has the id {int(strange[0])}: give ids below {states.size}, {blank} where it is blank")
     if states.mask is not None:
         rows = rows.masked_fill(rows == states.mask, -1)
-    return _spread("infill", list(rows), n)
+    return _per_sample("infill", list(rows), n)
 
 
 def templates(
@@ -120,15 +113,18 @@ def templates(
         found = from_ids(infill, n, states)
         found = [torch.nn.functional.pad(ids_L, (0, max_new or 0), value=-1) for ids_L in found]
     elif chat is not None:
-        found = [from_chat(text, max_new or USUAL_ANSWER, tokenizer) for text in _spread("chat", chat, n)]
+        if tokenizer is None:
+            raise UserError("this model has no tokenizer, so it takes no chat: give infill as a tensor of token ids")
+        blanks = [-1] * (max_new or USUAL_ANSWER)
+        found = [torch.tensor(tokenizer.chat(text) + blanks) for text in _per_sample("chat", chat, n)]
     elif max_new is not None:
-        heads = [_encode(text or "", tokenizer) for text in _spread("prompt", prompt, n)]
+        heads = [_encode(text or "", tokenizer) for text in _per_sample("prompt", prompt, n)]
         found = [torch.tensor(head + [-1] * max_new) for head in heads]
     elif infill is not None:
-        found = [from_pattern(text, tokenizer) for text in _spread("infill", infill, n)]
+        found = [from_pattern(text, tokenizer) for text in _per_sample("infill", infill, n)]
     else:
         given = {"prompt": prompt, "suffix": suffix, "length": length}
-        parts = [_spread(name, value, n) for name, value in given.items()]
+        parts = [_per_sample(name, value, n) for name, value in given.items()]
 
         @cache  # mostly all are alike
         def one(head: str | None, tail: str | None, size: int | None) -> Tensor:

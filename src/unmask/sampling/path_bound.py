@@ -21,13 +21,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unmask.core.devices import to_device
-from unmask.core.streams import stream
+from unmask.core.streams import stream, uniforms
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready
 from unmask.inference.step_law import Step
 from unmask.plans.every import EveryPosition
 from unmask.plans.grids import Grid
-from unmask.processes.process import Process
+from unmask.processes.process import Process, condition_at
 
 
 @torch.inference_mode()
@@ -39,7 +39,7 @@ def path_bound(
     T, L = x_TL.shape
     law, states = law or Law(), ready.states
     generators = [stream(seed, "path", i) for i in (range(T) if indices is None else indices)]
-    u_TL = torch.stack([torch.rand(L, generator=g, dtype=torch.float64) for g in generators])
+    u_TL = uniforms(generators, L)
     noise_TL = torch.cat([process.noise(u_TL[i : i + 1], states, g) for i, g in enumerate(generators)])
     edges_K2 = torch.tensor(list(pairwise(plan.times(grid))), dtype=torch.float64)
     nats_T = torch.zeros(T, dtype=torch.float64)
@@ -48,8 +48,7 @@ def path_bound(
         t_R, s_R = edges_K2[view_R % len(edges_K2)].T
         x_RL = x_TL[text_R]
         z_RL = to_device(process.corrupt(x_RL, noise_TL[text_R], t_R, states), ready.device)
-        time_R = process.condition(t_R)
-        h_RLD = ready.features(z_RL, None if time_R is None else to_device(time_R, ready.device))
+        h_RLD = ready.features(z_RL, condition_at(process, t_R, ready.device))
         at_N = torch.arange(z_RL.numel(), device=ready.device)
         step = Step(ready, h_RLD.flatten(0, 1), at_N, at_N, L, law)
         nats_N = torch.cat([_kl(step, part, plan, process, x_RL, z_RL, s_R, t_R) for part in step.parts()])

@@ -23,9 +23,10 @@ from unmask.inference import categorical
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready
 from unmask.inference.step_law import Factorised, Step, StepLaw
+from unmask.plans.assignment import Assignment
 from unmask.plans.grids import Grid
 from unmask.plans.moves import State, adaptive_moves
-from unmask.plans.plan import Assignment, Plan, by_threshold
+from unmask.plans.plan import Plan, by_threshold
 from unmask.processes.schedule import Schedule
 from unmask.sampling.drafts import choose
 
@@ -96,7 +97,8 @@ class _Forcing:
             z_RL = torch.where(step_RL < k_R1, x_RL, self.mask_id)
             argmax_R = None if assigned.argmax_step is None else k_R1[:, 0] == assigned.argmax_step
             u_RL = None if assigned.u_BL is None else assigned.u_BL[text_R]
-            log_q_RL = score_views(self.ready, z_RL, x_RL, step_RL == k_R1, self.law, self.step_law, argmax_R, u_RL)
+            h_ND = self.ready.features(z_RL.to(self.ready.device)).flatten(0, 1)
+            log_q_RL = score_features(self.ready, h_ND, x_RL, step_RL == k_R1, self.law, self.step_law, argmax_R, u_RL)
             log_q_TL.index_add_(0, text_R, log_q_RL)  # 0 outside its step
             if self.advance:
                 self.advance(len(view_R))
@@ -135,23 +137,14 @@ class _Forcing:
         return state.log_q_BL, step_BL
 
 
-def score_views(
-    ready: Ready, z_RL: Tensor, x_RL: Tensor, scored_RL: Tensor, law: Law, step_law: StepLaw | None = None,
-    argmax_R: Tensor | None = None, u_RL: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """log q(x_i | z) at the scored positions, 0 elsewhere: one forward, then the head on those positions in chunks.
-
-    Where MDLM takes the likeliest token (`argmax_R`), the law is a point mass on it.
-    """
-    h_ND = ready.features(z_RL.to(ready.device)).flatten(0, 1)
-    return score_features(ready, h_ND, x_RL, scored_RL, law, step_law, argmax_R, u_RL)
-
-
 def score_features(
     ready: Ready, h_ND: Tensor, x_RL: Tensor, scored_RL: Tensor, law: Law, step_law: StepLaw | None = None,
     argmax_R: Tensor | None = None, u_RL: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The same of features that are at hand, of N = R L positions."""
+    """log q(x_i | z) at the scored positions, 0 elsewhere, from the features of N = R L positions.
+
+    Where MDLM takes the likeliest token (`argmax_R`), the law is a point mass on it.
+    """
     flat_M = scored_RL.flatten().nonzero()[:, 0]
     at_M, token_M = flat_M.to(h_ND.device), x_RL.flatten()[flat_M]
     rank_M = None if u_RL is None else u_RL.flatten()[flat_M]

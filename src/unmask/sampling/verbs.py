@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -140,11 +140,12 @@ def sample(
     remask = Remask(remask, eta) if isinstance(remask, str) else remask
     chosen = chosen_plan(plan, block_size, threshold, block_of(checkpoint.model))
     chosen, made = plan_and_grid(checkpoint.process, chosen, grid, steps)
-    law_of_step = chosen_step_law(checkpoint, step_law)
-    spell: Any = "answer" if chat is not None else "to_end" if max_new is not None else "all"
-    kept = _caching(checkpoint, cache, refresh)
-    how = How(checkpoint, chosen, made, remask, law, draw == LEGACY, seed, law_of_step, callback, spell, kept,
-              guidance)  # fmt: skip
+    checkpoint = replace(checkpoint, step_law=chosen_step_law(checkpoint, step_law))
+    how = How(
+        checkpoint, chosen, made, law, seed=seed, remask=remask, legacy=draw == LEGACY, callback=callback,
+        spell="answer" if chat is not None else "to_end" if max_new is not None else "all",
+        cache=_caching(checkpoint, cache, refresh), guidance=guidance,
+    )  # fmt: skip
     how.check()
     n = how_many(n, prompt, chat, suffix, length, infill, numbers)
     with joined(device) as ranks:
@@ -166,28 +167,20 @@ def sample(
         rows = run.all(wanted, batch, ranks, report, numbers)
         forwards = sum(ranks.gather(run.ready.forwards))
     samples = collect(rows, wanted, forwards, run)
-    _note_padding(checkpoint, samples, shown=ranks.rank == 0)
-    _note_doubt(how, shown=ranks.rank == 0)
+    for warning in filter(None, [_padding_drawn(checkpoint, samples), how.warning()]):
+        from unmask.core.progress import note  # its library is not for a first text to wait for
+
+        note(warning, shown=ranks.first)
     return samples
 
 
-def _note_padding(checkpoint: Checkpoint, samples: Samples, shown: bool) -> None:
+def _padding_drawn(checkpoint: Checkpoint, samples: Samples) -> str | None:
     """A published vocabulary may have more states than the tokenizer has tokens; one that is drawn spells nothing."""
-    if checkpoint.tokenizer is None:
-        return
-    size, drawn = checkpoint.tokenizer.size, samples.tokens[~samples.given]
-    if count := int((drawn >= size).sum()):
-        from unmask.core.progress import note  # its library is not for a first text to wait for
-
-        note(f"{count} drawn tokens spell nothing: the model has {checkpoint.model.vocab_size:,} states, its tokenizer "
-             f"{size:,} tokens, and the rest is padding; a top_p below 1 draws fewer of them", shown)  # fmt: skip
-
-
-def _note_doubt(how: How, shown: bool) -> None:
-    if doubt := how.doubt():
-        from unmask.core.progress import note
-
-        note(doubt, shown)
+    size = checkpoint.model.vocab_size if checkpoint.tokenizer is None else checkpoint.tokenizer.size
+    if not (count := int((samples.tokens[~samples.given] >= size).sum())):
+        return None
+    return (f"{count} drawn tokens spell nothing: the model has {checkpoint.model.vocab_size:,} states, its tokenizer "
+            f"{size:,} tokens, and the rest is padding; a top_p below 1 draws fewer of them")  # fmt: skip
 
 
 def plan_and_grid(

@@ -223,6 +223,6 @@ class Reply:
     def _about(self) -> dict[str, Any]:
         """What OpenAI's form has no place for: the seed with which the same request gives the same texts again."""
         how, rounds = self.tasks[0].how, [answer.rounds for answer in self.answers]
-        more = {"rounds": None if None in rounds else rounds, "note": how.doubt()}  # of a chain's head
+        more = {"rounds": None if None in rounds else rounds, "note": how.warning()}  # of a chain's head
         about = {"seed": how.seed, "nfe": [answer.nfe for answer in self.answers]}
         return about | {name: value for name, value in more.items() if value}

@@ -25,8 +25,10 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law, shape_logits
 from unmask.models.denoiser import Denoiser, states_of
+from unmask.plans.assignment import Assignment
+from unmask.plans.confidence import TIE
 from unmask.plans.grids import Grid
-from unmask.plans.plan import TIE, USUAL, Assignment, Blocks, Confidence, EntropyBounded, Plan, choose_grid, make_plan
+from unmask.plans.plan import USUAL, Blocks, Confidence, EntropyBounded, Plan, choose_grid, make_plan
 from unmask.processes.masked import mask_of
 from unmask.processes.schedule import LogLinear, Schedule
 from unmask.sampling.teacher_forcing import Forced
@@ -163,16 +165,16 @@ class _Chooser:
             quota = int((step_L == k).sum())
             block = block_L[step_L == k].amin() if quota else -1
             confidence_NL = confidence_NL.masked_fill(~masked_NL | (block_L != block), -torch.inf)
-            return _surest(confidence_NL, quota)
+            return _most_confident(confidence_NL, quota)
         block_N1 = block_L.where(masked_NL, self.assigned.steps).amin(1, keepdim=True)
         open_NL = masked_NL & (block_L == block_N1)
         confidence_NL = confidence_NL.masked_fill(~open_NL, -torch.inf)
         if isinstance(self.rule, EntropyBounded):
-            return _surest(confidence_NL, self._within_bound(-confidence_NL))
+            return _most_confident(confidence_NL, self._within_bound(-confidence_NL))
         passing_NL = open_NL & self.rule.passes(confidence_NL)
-        surest = _surest(confidence_NL, 1)
-        tied_NL = surest.tied_NL & ~passing_NL.any(1, keepdim=True)
-        return _Choice(surest.sure_NL | passing_NL, tied_NL, surest.quota_N)
+        best = _most_confident(confidence_NL, 1)
+        tied_NL = best.tied_NL & ~passing_NL.any(1, keepdim=True)
+        return _Choice(best.sure_NL | passing_NL, tied_NL, best.quota_N)
 
     def _within_bound(self, entropy_NL: Tensor) -> Tensor:
         """Of each line the size of the largest set whose sum less its largest keeps to the bound: the k lowest."""
@@ -205,7 +207,7 @@ class _Choice:
                 yield lines_N, bits(sure_L) | sum(1 << i for i in chosen), 1 / len(sets)
 
 
-def _surest(confidence_NL: Tensor, quota: int | Tensor) -> _Choice:
+def _most_confident(confidence_NL: Tensor, quota: int | Tensor) -> _Choice:
     """`quota` positions of every line, or of each line its own number of them."""
     quota_N = torch.as_tensor(quota).expand(len(confidence_NL))
     falling_NL = confidence_NL.sort(dim=1, descending=True).values

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from unmask.core.errors import UserError, unknown
-from unmask.plans.grids import Grid, as_if_together, assign_steps, make_grid
+from unmask.plans.blocks import deal_steps
+from unmask.plans.grids import Grid, assign_steps, make_grid, places_without_gaps
 from unmask.plans.laws import GOLDEN, Turning, Turns
-from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, Plan, deal_steps, locked_plan
+from unmask.plans.plan import Blocks, Confidence, LeftToRight, Locked, Plan, locked_plan
 from unmask.processes.schedule import LogLinear, Schedule
 
 State = tuple[tuple[int, ...], int]  # (the plan's memory, the revealed set)
@@ -140,7 +141,7 @@ def _scalar_chain(plan: Locked, blank_L: Tensor, grid: Grid, schedule: Schedule)
     u_BL = torch.stack([u_L for _, u_L in drawn])
     blank_BL = blank_L.expand_as(u_BL)
     if plan.for_steps:
-        u_BL = u_BL.gather(1, as_if_together(blank_BL))
+        u_BL = u_BL.gather(1, places_without_gaps(blank_BL))
     step_BL = assign_steps(u_BL, blank_BL, grid, schedule)
     return _mixture([(p, step_L) for (p, _), step_L in zip(drawn, step_BL, strict=True)], grid.steps + grid.argmax_tail)
 

@@ -30,11 +30,6 @@ def encode(text: str) -> Tensor:
     return torch.where(codes == ord(" "), 0, codes - ord("a") + 1)
 
 
-def decode(tokens: Tensor) -> str:
-    """Text of one line; a mask shows as '_'."""
-    return "".join((ALPHABET + "_")[token] for token in tokens.tolist())
-
-
 class TrigramMixture:
     """p(x) = sum_m w_m pair_m(x_1, x_2) prod_i next_m(x_i | x_{i-2}, x_{i-1}), and its posteriors."""
 

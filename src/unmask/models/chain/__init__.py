@@ -2,6 +2,6 @@
 
 from unmask.models.chain.family import ChainFamily
 from unmask.models.chain.network import ORDERS, ChainConfig, ChainHead, token_table
-from unmask.models.chain.slots import Slots, in_slots, sureness
+from unmask.models.chain.slots import Slots, certainty, in_slots
 
-__all__ = ["ORDERS", "ChainConfig", "ChainFamily", "ChainHead", "Slots", "in_slots", "sureness", "token_table"]
+__all__ = ["ORDERS", "ChainConfig", "ChainFamily", "ChainHead", "Slots", "certainty", "in_slots", "token_table"]

@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.core.errors import UserError, unknown
-from unmask.models.dit.layers import LAYER_NORM_EPS, inverse_frequencies
+from unmask.core.errors import UserError, check_name
+from unmask.models.denoiser import Network, check_whole_numbers
+from unmask.models.dit.layers import LAYER_NORM_EPS, inverse_frequencies, rotated
 
 ORDERS = ("left_to_right", "plan", "confidence")
 NEAR = 8  # distances up to here are distinct, further ones by halves of an octave
@@ -58,14 +59,10 @@ class ChainConfig:
     base_weights: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("hidden", "blocks", "heads"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"the chain's {name} must be a whole number above 0, not {value!r}")
+        check_whole_numbers(self, "hidden", "blocks", "heads")
         if self.hidden % (2 * self.heads):
             raise UserError(f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}")
-        if self.order not in ORDERS:
-            raise unknown("order", str(self.order), ORDERS)
+        check_name("order", self.order, ORDERS)
         if not isinstance(self.blind, bool):
             raise UserError(f"blind is true or false, not {self.blind!r}")
 
@@ -75,12 +72,6 @@ def _norm(layer: nn.LayerNorm, x: Tensor, dtype: torch.dtype) -> Tensor:
     wide = torch.promote_types(dtype, torch.float32)
     weight, bias = layer.weight.to(wide), layer.bias.to(wide)
     return F.layer_norm(x.to(wide), layer.normalized_shape, weight, bias, LAYER_NORM_EPS).to(dtype)
-
-
-def turned(x_RASF: Tensor, cos_R1SF: Tensor, sin_R1SF: Tensor) -> Tensor:
-    """Rotary positions, half-split as in the DiT."""
-    first, second = x_RASF.chunk(2, dim=-1)
-    return (x_RASF * cos_R1SF + torch.cat([-second, first], dim=-1) * sin_R1SF).to(x_RASF.dtype)
 
 
 def _attended(q_RASF: Tensor, k_RASF: Tensor, v_RASF: Tensor) -> Tensor:
@@ -110,7 +101,7 @@ class ChainBlock(nn.Module):
         dtype = self.qkv.weight.dtype
         qkv_RSH = self.qkv(_norm(self.attention_norm, x_RSH, dtype))
         q, k, v = qkv_RSH.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        q, k = turned(q, cos_R1SF, sin_R1SF), turned(k, cos_R1SF, sin_R1SF)
+        q, k = rotated(q, cos_R1SF, sin_R1SF), rotated(k, cos_R1SF, sin_R1SF)
         mixed_RASF = _attended(q, k, v)
         x_RSH = x_RSH + self.attention_out(mixed_RASF.transpose(1, 2).flatten(2))
         return x_RSH + self.mlp_out(F.gelu(self.mlp_in(_norm(self.mlp_norm, x_RSH, dtype)), approximate="tanh"))
@@ -131,7 +122,7 @@ def _frequencies(head_size: int, device: torch.device) -> Tensor:
     return inverse_frequencies(head_size).to(device)
 
 
-class ChainHead(nn.Module):
+class ChainHead(Network):
     """The correction of each slot's features, from the slots before it."""
 
     def __init__(self, config: ChainConfig) -> None:
@@ -148,18 +139,6 @@ class ChainHead(nn.Module):
         self.out_norm = nn.LayerNorm(H)
         self.out = nn.Linear(H, D, bias=False)
         nn.init.zeros_(self.out.weight)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        return self.config.mask
-
-    @property
-    def length(self) -> int:
-        return self.config.length
 
     def forward(self, h_RSD: Tensor, vector_RSE: Tensor, position_RS: Tensor) -> Tensor:
         """What to add to the features of every slot, (R, S, D), from the vectors of the tokens in the slots before."""

@@ -42,6 +42,6 @@ def in_slots(row_M: Tensor, rank_M: Tensor | None = None) -> Slots:
     return Slots(torch.where(real_RS, which_RS, order_M[start_R][:, None]), real_RS)
 
 
-def sureness(log_weight_MV: Tensor) -> Tensor:
+def certainty(log_weight_MV: Tensor) -> Tensor:
     """How sure a law is of its likeliest token, on a grid wider than the rounding of float32, which must not choose."""
     return (log_weight_MV.double().log_softmax(-1).amax(-1).exp() * GRID).round() / GRID

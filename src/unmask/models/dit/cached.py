@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unmask.models.dit.layers import Block
+from unmask.models.dit.layers import Block, rotated
 from unmask.models.dit.network import DiT
 from unmask.models.family import Graph
 
@@ -79,9 +79,7 @@ class Cached:
     def _turned(self, x_BH1E: Tensor) -> Tensor:
         """Rotary positions at this place alone."""
         rotary = self.model.rotary
-        first, second = x_BH1E.chunk(2, dim=-1)
-        turned = torch.cat([-second, first], dim=-1)
-        return (x_BH1E * rotary.cos_LE[self.place_1] + turned * rotary.sin_LE[self.place_1]).to(x_BH1E.dtype)
+        return rotated(x_BH1E, rotary.cos_LE[self.place_1], rotary.sin_LE[self.place_1])
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from unmask.models.denoiser import Network
 from unmask.models.dit.layers import LAYER_NORM_EPS, Block, ModulatedNorm, Rotary, attend, linear_in
-from unmask.models.dit.network import Configured, DiT
+from unmask.models.dit.network import DiT
 
 HEAD_MULTIPLE = 256  # 50258 columns make a matrix product three times slower than 50432: tensor cores want aligned rows
 
@@ -95,27 +96,40 @@ class _FoldedBlock(nn.Module):
         return x + self.mlp_out(self.mlp_in.gelu(self.mlp_norm(x)))
 
 
-class FoldedDiT(Configured):
+class Twin(Network):
     """A Denoiser that computes what `model` computes, faster; its weights are its own, matrices in `dtype`."""
 
     @torch.no_grad()
     def __init__(self, model: DiT, dtype: torch.dtype) -> None:
         super().__init__()
-        assert not model.config.causal, "folding is for denoisers"
-        self.config = model.config
-        wide = torch.promote_types(dtype, torch.float32)
-        c_C = model._condition(torch.promote_types(model.embedding.weight.dtype, torch.float32))
-        self.embedding = nn.Embedding.from_pretrained(model.embedding.weight.detach().to(wide, copy=True))
+        self.config, self.wide = model.config, torch.promote_types(dtype, torch.float32)
+        self.embedding = nn.Embedding.from_pretrained(model.embedding.weight.detach().to(self.wide, copy=True))
         self.rotary = Rotary(model.config.length, model.config.hidden // model.config.heads)
+        self.rotary.to(device=model.embedding.weight.device, dtype=self.wide)
+        extra, linear = -self.vocab_size % HEAD_MULTIPLE, model.head.linear
+        bias = F.pad(linear.bias, (0, extra), value=-torch.inf)
+        self.head = _Linear(F.pad(linear.weight, (0, 0, 0, extra)), bias, dtype)
+
+    def padded_logits(self, h: Tensor) -> Tensor:
+        """Logits with columns of -inf after the vocabulary, up to a multiple of 256."""
+        return self.head(h)
+
+    def logits(self, h: Tensor) -> Tensor:
+        return self.padded_logits(h)[..., : self.vocab_size]
+
+
+class FoldedDiT(Twin):
+    """Without conditioning; the head's norm is part of the head."""
+
+    @torch.no_grad()
+    def __init__(self, model: DiT, dtype: torch.dtype) -> None:
+        super().__init__(model, dtype)
+        assert not model.config.causal, "folding is for denoisers"
+        c_C = model._condition(torch.promote_types(model.embedding.weight.dtype, torch.float32))
         blocks = (block for block in model.blocks if isinstance(block, Block))
         self.blocks = nn.ModuleList(_FoldedBlock(block, c_C, dtype) for block in blocks)
         shift_D, scale_D = linear_in(model.head.modulation, c_C, c_C.dtype).chunk(2)
         self.head_norm = _Norm(model.head.norm, shift_D, scale_D, dtype)
-        extra = -self.vocab_size % HEAD_MULTIPLE
-        bias = F.pad(model.head.linear.bias, (0, extra), value=-torch.inf)
-        self.head = _Linear(F.pad(model.head.linear.weight, (0, 0, 0, extra)), bias, dtype)
-        # the rotary table follows the wide dtype
-        self.rotary.to(device=model.embedding.weight.device, dtype=wide)
         self.eval()
 
     def features(self, z: Tensor) -> Tensor:
@@ -133,11 +147,7 @@ class FoldedDiT(Configured):
         return h_ND
 
     def padded_logits(self, h: Tensor) -> Tensor:
-        """Logits with columns of -inf after the vocabulary, up to a multiple of 256."""
-        return self.head(self.head_norm(h))
-
-    def logits(self, h: Tensor) -> Tensor:
-        return self.padded_logits(h)[..., : self.vocab_size]
+        return super().padded_logits(self.head_norm(h))
 
 
 @torch.no_grad()

@@ -50,8 +50,14 @@ def inverse_frequencies(head_size: int) -> Tensor:
     return ROTARY_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
 
 
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Features turned to their positions, half-split (NeoX): e and e + E/2 of a head together."""
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)
+
+
 class Rotary(nn.Module):
-    """Half-split (NeoX) rotary positions: features e and e + E/2 of a head turn together by position · frequency.
+    """Rotary positions: the angle is position · frequency.
 
     The table is a cache of a formula, not state: it is never saved, and moving the model computes it afresh, so that
     `.double()` gives float64 angles, `.bfloat16()` keeps float32 ones, and a model born on `meta` gets real ones.
@@ -85,10 +91,7 @@ class Rotary(nn.Module):
 
     def forward(self, x_BHLE: Tensor) -> Tensor:
         length = x_BHLE.shape[-2]
-        cos_LE, sin_LE = self.cos_LE[:length], self.sin_LE[:length]
-        first, second = x_BHLE.chunk(2, dim=-1)
-        turned_BHLE = torch.cat([-second, first], dim=-1)
-        return (x_BHLE * cos_LE + turned_BHLE * sin_LE).to(x_BHLE.dtype)
+        return rotated(x_BHLE, self.cos_LE[:length], self.sin_LE[:length])
 
 
 def kernels(length: int, causal: bool) -> list[SDPBackend]:

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.core.errors import UserError
+from unmask.models.denoiser import Network, check_whole_numbers
 from unmask.models.dit.layers import Block, Head, Product, Rotary, linear_in
 from unmask.models.family import changed_preset
 
@@ -42,16 +43,17 @@ class DiTConfig:
     time: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "length", "hidden", "cond", "blocks", "heads"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UserError(f"the model's {name} must be a whole number above 0, not {value!r}")
+        check_whole_numbers(self, "vocab_size", "length", "hidden", "cond", "blocks", "heads")
         if self.hidden % (2 * self.heads):
             raise UserError(f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}")
         if not 0 <= self.dropout < 1:
             raise UserError(f"dropout must be at least 0 and below 1, not {self.dropout!r}")
         if self.causal and self.time:
             raise UserError("a causal model reads no noise to be told the time of: leave out time, or causal")
+
+    @property
+    def mask(self) -> int | None:
+        return None if self.time else self.vocab_size - 1
 
 
 PRESETS = {
@@ -73,25 +75,7 @@ def sinusoid(sigma_B: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.cat([angle_B1S.cos(), angle_B1S.sin()], dim=-1).to(dtype)
 
 
-class Configured(nn.Module):
-    """A network that says what a Denoiser must say of itself."""
-
-    config: DiTConfig
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int | None:
-        return None if self.config.time else self.config.vocab_size - 1
-
-    @property
-    def length(self) -> int:
-        return self.config.length
-
-
-class DiT(Configured):
+class DiT(Network):
     """A diffusion transformer; a Denoiser."""
 
     def __init__(
@@ -150,8 +134,7 @@ class DiT(Configured):
     def features(self, z: Tensor, time: Tensor | None = None) -> Tensor:
         """The body: token ids z_BL, or what `embed` made of them, -> h_BLD. With `time` the head's norm, which hangs on
         sigma too, is part of it."""
-        if z.shape[1] > self.config.length:
-            raise UserError(f"a sequence of {z.shape[1]} tokens is longer than the model's {self.length}: cut it")
+        self.check_length(z.shape[1])
         c_1C = self._condition_on(time)
         h_BLD = z if z.is_floating_point() else self.embed(z)
         for block in self.blocks:

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unmask.models.dit.folded import HEAD_MULTIPLE, _frozen, _Linear
+from unmask.models.dit.folded import Twin, _frozen, _Linear
 from unmask.models.dit.layers import LAYER_NORM_EPS, Block, ModulatedNorm, Rotary, attend
-from unmask.models.dit.network import Configured, DiT, sinusoid
+from unmask.models.dit.network import DiT, sinusoid
 
 
 class _Norm(nn.Module):
@@ -52,16 +52,14 @@ class _TimedBlock(nn.Module):
         return torch.addcmul(x_RLD, gate_2, self.mlp_out(hidden))
 
 
-class TimedDiT(Configured):
-    """A Denoiser that computes what a time-conditioned `model` computes; its weights are its own."""
+class TimedDiT(Twin):
+    """Conditioned on time; the head's norm, which hangs on it, is part of the features."""
 
     @torch.no_grad()
     def __init__(self, model: DiT, dtype: torch.dtype) -> None:
-        super().__init__()
+        super().__init__(model, dtype)
         assert model.config.time, "the folded DiT is for models without time"
-        self.config = model.config
-        self.wide = wide = torch.promote_types(dtype, torch.float32)
-        self.embedding = nn.Embedding.from_pretrained(model.embedding.weight.detach().to(wide, copy=True))
+        wide = self.wide
         self.sigma_in = _Linear(model.sigma_in.weight, model.sigma_in.bias, wide)
         self.sigma_out = _Linear(model.sigma_out.weight, model.sigma_out.bias, wide)
         blocks = [block for block in model.blocks if isinstance(block, Block)]
@@ -73,11 +71,6 @@ class TimedDiT(Configured):
         self.modulation = _Linear(weight, parts.flatten(), wide)
         self.blocks = nn.ModuleList(_TimedBlock(block, dtype) for block in blocks)
         self.head_norm = _Norm(model.head.norm, dtype)
-        extra = -self.vocab_size % HEAD_MULTIPLE
-        bias = F.pad(model.head.linear.bias, (0, extra), value=-torch.inf)
-        self.head = _Linear(F.pad(model.head.linear.weight, (0, 0, 0, extra)), bias, dtype)
-        self.rotary = Rotary(model.config.length, model.config.hidden // model.config.heads)
-        self.rotary.to(device=model.embedding.weight.device, dtype=wide)
         self.eval()
 
     def features(self, z: Tensor, time: Tensor) -> Tensor:
@@ -88,10 +81,3 @@ class TimedDiT(Configured):
         for number, block in enumerate(self.blocks):
             h_RLD = block(h_RLD, parts[6 * number : 6 * number + 6], self.rotary)
         return self.head_norm(h_RLD, *parts[-2:])
-
-    def padded_logits(self, h: Tensor) -> Tensor:
-        """Logits with columns of -inf after the vocabulary, up to a multiple of 256."""
-        return self.head(h)
-
-    def logits(self, h: Tensor) -> Tensor:
-        return self.padded_logits(h)[..., : self.vocab_size]

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from torch import Tensor, nn
-
-from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, shape_of
+from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily
 from unmask.models.family import register_family
 
 PRESETS = {
@@ -25,12 +20,7 @@ class Dream(Decoder):
     """A Denoiser; `features` are moved right by one, so that the head predicts the token where they stand."""
 
     shifted = True
-
-    def body(self, config: DecoderConfig) -> nn.Module:
-        from transformers import Qwen2Config, Qwen2Model
-
-        model: nn.Module = Qwen2Model(Qwen2Config(**shape_of(config)))
-        return model
+    library = "Qwen2"
 
 
 @register_family
@@ -42,8 +32,3 @@ class DreamFamily(DecoderFamily):
     presets = PRESETS
     model_types = ("dream",)
     required = {"hidden_act": "silu", "use_sliding_window": False, "rope_scaling": None}  # noqa: RUF012
-
-    def read(
-        self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
-    ) -> tuple[DecoderConfig, dict[str, Tensor]]:
-        return self.shape_from(config, where), dict(tensors)

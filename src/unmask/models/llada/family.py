@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, complete, shape_of
+from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, naming_missing_keys
 from unmask.models.family import register_family
 
 PRESETS = {
@@ -40,11 +40,7 @@ PREFIX = "model.transformer."
 class LLaDA(Decoder):
     """A Denoiser."""
 
-    def body(self, config: DecoderConfig) -> nn.Module:
-        from transformers import LlamaConfig, LlamaModel
-
-        model: nn.Module = LlamaModel(LlamaConfig(**shape_of(config)))
-        return model
+    library = "Llama"
 
 
 @register_family
@@ -66,7 +62,7 @@ class LLaDAFamily(DecoderFamily):
         self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
     ) -> tuple[DecoderConfig, dict[str, Tensor]]:
         self.check(config, where)
-        with complete(where, self.name):
+        with naming_missing_keys(where, self.name):
             shape = DecoderConfig(
                 vocab_size=config.get("embedding_size") or config["vocab_size"],
                 length=config["max_sequence_length"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -32,9 +31,6 @@ class MaskedLMFamily(Family):
     spreads = True
     presets = {"tiny": MaskedLMConfig(vocab_size=1025, length=128, mask=1024, shape=TINY)}  # noqa: RUF012
     model_types = ("bert", "roberta", "modernbert")
-
-    def for_tokens(self, config: MaskedLMConfig, tokens: int) -> MaskedLMConfig:
-        return dataclasses.replace(config, vocab_size=tokens + 1, mask=tokens)
 
     def reads(self, config: Mapping[str, Any]) -> bool:
         """Many a type of transformers has a masked language model; the file says whether it is one."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from unmask.core.errors import UserError
+from unmask.models.denoiser import Network
 
 # of a config.json: what says nothing about what the network computes
 LEFT_OUT = ("auto_map", "transformers_version", "_name_or_path", "torch_dtype", "dtype", "id2label", "label2id")
@@ -48,7 +49,7 @@ class _Given(nn.Module):
         return BaseModelOutput(last_hidden_state=inputs_embeds)
 
 
-class MaskedLM(nn.Module):
+class MaskedLM(Network):
     """A Denoiser made of a model of transformers: `inner` keeps its head, `body` is all before it."""
 
     def __init__(self, config: MaskedLMConfig, inner: nn.Module | None = None) -> None:
@@ -60,18 +61,6 @@ class MaskedLM(nn.Module):
         setattr(inner, prefix, _Given())
         self.inner: Any = inner
 
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def mask_id(self) -> int:
-        return self.config.mask
-
-    @property
-    def length(self) -> int:
-        return self.config.length
-
     def embed(self, z: Tensor) -> Tensor:
         """Token ids z_BL, or laws over the states p_BLV, as vectors: (B, L, E)."""
         table = self.body.get_input_embeddings()
@@ -80,8 +69,7 @@ class MaskedLM(nn.Module):
 
     def features(self, z: Tensor, *, visible: Tensor | None = None) -> Tensor:
         """The body: token ids z_BL, or what `embed` made of them, -> h_BLD. `visible` (B, L): false where padded."""
-        if z.shape[1] > self.length:
-            raise UserError(f"a sequence of {z.shape[1]} tokens is longer than the model's {self.length}: cut it")
+        self.check_length(z.shape[1])
         given = {"inputs_embeds" if z.is_floating_point() else "input_ids": z}
         seen = None if visible is None else visible.long()
         h_BLD: Tensor = self.body(**given, attention_mask=seen).last_hidden_state

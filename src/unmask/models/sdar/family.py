@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unmask.core.errors import UserError
-from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily, shape_of
+from unmask.models.decoder import Decoder, DecoderConfig, DecoderFamily
+from unmask.models.denoiser import check_whole_numbers
 from unmask.models.family import register_family
 
 
@@ -27,8 +28,7 @@ class SDARConfig(DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.block, int) or isinstance(self.block, bool) or self.block < 1:
-            raise UserError(f"the model's block must be a whole number above 0, not {self.block!r}")
+        check_whole_numbers(self, "block")
 
 
 PRESETS = {
@@ -58,18 +58,16 @@ class SDAR(Decoder):
     """A Denoiser whose positions see no later block."""
 
     config: SDARConfig
+    library = "Qwen3"
     in_blocks: ClassVar[bool] = True
 
     def body(self, config: DecoderConfig) -> nn.Module:
-        from transformers import Qwen3Config, Qwen3Model
-
-        model: Any = Qwen3Model(Qwen3Config(**shape_of(config)))
-        for layer in model.layers:
+        body: Any = super().body(config)
+        for layer in body.layers:
             attention, size = layer.self_attn, config.head_size or config.hidden // config.heads
             layer.input_layernorm, layer.post_attention_layernorm = (Norm(config.hidden, config.norm_eps) for _ in "12")
             attention.q_norm, attention.k_norm = (Norm(size, config.norm_eps) for _ in "12")
-        model.norm = Norm(config.hidden, config.norm_eps)
-        body: nn.Module = model
+        body.norm = Norm(config.hidden, config.norm_eps)
         return body
 
     def sees(self, at: Tensor, length: int) -> Tensor:
@@ -88,8 +86,7 @@ class SDAR(Decoder):
         if beside is None:
             return super().features(z, visible=visible, at=at, cache=cache)
         L = z.shape[1]
-        if self.length < L:
-            raise UserError(f"a sequence of {L} tokens is longer than the model's {self.length}: cut it")
+        self.check_length(L)
         at = torch.arange(L, device=z.device)
         mine, other = (at // self.config.block)[:, None], at // self.config.block
         seen = torch.cat([torch.cat([mine == other, mine > other], 1),
@@ -97,14 +94,14 @@ class SDAR(Decoder):
         both = torch.cat([z, beside], dim=1)
         return super().features(both, visible=seen[None, None], at=at.repeat(2))[:, :L]
 
-    def opened(
+    def layer_inputs(
         self, z: Tensor, visible: Tensor | None, at: Tensor | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor | None]:
         """Without a word on who is seen, or with padding only: own block and earlier ones."""
         if visible is None or visible.ndim == 2:
             own = self.sees(torch.arange(z.shape[1], device=z.device) if at is None else at, z.shape[1])
             visible = own if visible is None else own & visible[:, None, None, :]
-        return super().opened(z, visible, at)
+        return super().layer_inputs(z, visible, at)
 
 
 @register_family
@@ -123,7 +120,7 @@ class SDARFamily(DecoderFamily):
     def read(
         self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str
     ) -> tuple[SDARConfig, dict[str, Tensor]]:
-        shape = self.shape_from(config, where)
+        shape, weights = super().read(config, tensors, where)
         if config.get("block_size") is None:
             raise UserError(f"{where} does not say how long a block is: config.json lacks 'block_size'")
-        return SDARConfig(**vars(shape), block=config["block_size"]), dict(tensors)
+        return SDARConfig(**vars(shape), block=config["block_size"]), weights

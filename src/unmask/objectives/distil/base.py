@@ -10,7 +10,7 @@ C of them in a piece, D features, W columns of logits.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -20,14 +20,23 @@ from torch import Tensor
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
-from unmask.models.denoiser import Denoiser, features_of, states_of
-from unmask.objectives.base import DISTIL, IDENTITY, RECONSTRUCT, Batch, LossOutput, spared
+from unmask.models.denoiser import Denoiser, states_of
+from unmask.objectives.base import (
+    DISTIL,
+    IDENTITY,
+    RECONSTRUCT,
+    Batch,
+    LossOutput,
+    keep_given,
+    positions_where,
+)
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.teacher import Teacher
 from unmask.objectives.divergences import DIVERGENCES, compare
-from unmask.objectives.head_loss import Score, compiled, head_loss
+from unmask.objectives.head_loss import Score, compiled, loss_at
 from unmask.plans.plan import draw_u, locked_plan
 from unmask.processes import Pair, Process
+from unmask.processes.process import condition_at
 
 Self = TypeVar("Self", bound="Distillation")
 Source = Checkpoint | Denoiser | Teacher
@@ -115,12 +124,28 @@ class Distillation(ABC):
             u_TL = draw_u(shape, self.plan, generator=generator, steps=ends[0] if ends else steps)
         else:
             u_TL = draw_u_between(shape, self.plan, *ends, generator)
-        return spared(self._process.noise(u_TL, states_of(student), generator), batch, self._process)
+        return keep_given(self._process.noise(u_TL, states_of(student), generator), batch, self._process)
 
-    def _target(self, z_BL: Tensor, t_B: Tensor, chosen_N: Tensor, x0_BL: Tensor | None = None) -> Tensor:
-        """The teacher's features at chosen positions of a view of x_0 at times t."""
-        h_BLD = self._frozen.features(z_BL, condition(self._process, t_B, z_BL.device), x0_BL)
-        return h_BLD.flatten(0, 1).index_select(0, chosen_N)
+    def _loss_of(
+        self, student: Denoiser, x0_BL: Tensor, pair: Pair, score_of: Callable[[Tensor, Tensor], Score],
+        weight_BL: Tensor | None = None, scale: float = 1.0,
+    ) -> LossOutput:  # fmt: skip
+        """The student's loss on z_t: first where the teacher's law is the target, then where the token itself is.
+
+        `score_of`: of the teacher's features at the first and of the tokens at all of them; a piece lies among the
+        first or behind them. `weight_BL`, on the CPU: of every position; None: alike.
+        """
+        device, distil_D, reconstruct_R = x0_BL.device, positions_where(pair.distil), positions_where(pair.reconstruct)
+        counts, chosen_N = (len(distil_D), len(reconstruct_R)), to_device(torch.cat([distil_D, reconstruct_R]), device)
+        taught_BLD = self._frozen.features(pair.z_s, condition_at(self._process, pair.s, device), x0_BL)
+        target_ND = taught_BLD.flatten(0, 1).index_select(0, chosen_N[: counts[0]])
+        weight_BL = to_device((pair.scored if weight_BL is None else weight_BL).float(), device)
+        loss_BL = loss_at(
+            student, pair.z_t, chosen_N, score_of(target_ND, x0_BL.flatten()[chosen_N]), counts=counts, x0_BL=x0_BL,
+            weight_N=weight_BL.flatten()[chosen_N], time_B=condition_at(self._process, pair.t, device),
+        )  # fmt: skip
+        region_BL = torch.where(pair.distil, DISTIL, torch.where(pair.reconstruct, RECONSTRUCT, IDENTITY))
+        return LossOutput(scale * loss_BL, weight_BL, to_device(region_BL.to(torch.int8), device))
 
     def _fused(self, function: Any) -> Any:
         return compiled(function) if self._frozen.compiled else function
@@ -149,42 +174,6 @@ def check_gap(delta: float) -> None:
         raise UserError(f"delta is a gap in time: 0 <= delta < 1, not {delta}")
 
 
-def jumps(delta: float) -> int | None:
+def steps_of_gap(delta: float) -> int | None:
     """How many jumps of delta lead from all masked to clean: the sampling steps a student of this gap is meant for."""
     return round(1 / delta) if delta else None
-
-
-def flat(where_BL: Tensor) -> Tensor:
-    """The flat positions where a mask is set. Ask on the CPU: on a GPU the count would have to be waited for."""
-    return where_BL.flatten().nonzero()[:, 0]
-
-
-def rows_of(batch: Batch) -> slice:
-    """This micro-batch's place in the global batch."""
-    return slice(batch.start, batch.start + len(batch.tokens_BL))
-
-
-def regions_of(pair: Pair) -> Tensor:
-    """The region of every position: an int8 index into REGIONS."""
-    return torch.where(pair.distil, DISTIL, torch.where(pair.reconstruct, RECONSTRUCT, IDENTITY)).to(torch.int8)
-
-
-def condition(process: Process, t_B: Tensor, device: torch.device) -> Tensor | None:
-    """What a network is given beside the tokens, on its device."""
-    time_B = process.condition(t_B)
-    return None if time_B is None else to_device(time_B, device)
-
-
-def loss_at(
-    student: Denoiser, seen: Tensor, chosen_N: Tensor, sizes: Sequence[int], score: Score,
-    weight_N: Tensor | None = None, time_B: Tensor | None = None, x0_BL: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """The student's loss at chosen positions of a view, spread back over it: (B, L), 0 elsewhere. See head_loss.
-
-    `seen`: the view's tokens z_BL, or what the student's `embed` gives in their place, (B, L, D). `x0_BL`: the text,
-    for a network that goes in blocks.
-    """
-    h_ND = features_of(student, seen, x0_BL, time_B).flatten(0, 1).index_select(0, chosen_N)
-    loss_N = head_loss(student, h_ND, sizes, score, weight_N)
-    B, L = seen.shape[:2]
-    return loss_N.new_zeros(B * L).index_put((chosen_N,), loss_N).view(B, L)

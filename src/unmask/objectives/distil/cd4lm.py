@@ -17,19 +17,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import Batch, LossOutput
-from unmask.objectives.distil.base import Distillation, Source, flat, loss_at, regions_of, rows_of
+from unmask.objectives.base import Batch, LossOutput, rows_of
+from unmask.objectives.distil.base import Distillation, Source
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import Scored, at_least_float32, cross_entropy, forward_kl, point_mass
-from unmask.objectives.head_loss import even_sizes, piece_size
+from unmask.objectives.head_loss import Score
 from unmask.processes import Masked
 from unmask.processes.schedule import LogLinear, stratified
 
@@ -76,25 +76,19 @@ class CD4LM(Distillation):
         u_BL = self._noise(batch, None, generator, student)[rows]
         by_share = Masked(LogLinear(eps=0.0))  # its time is the masked share
         pair = by_share.couple(x0_BL, u_BL, r_t_T[rows], r_s_T[rows], states_of(student))
+        return self._loss_of(student, x0_BL, pair, partial(self._score, weight=self.soft_weight(step)))
 
-        both, revealed = flat(pair.distil), flat(pair.reconstruct)
-        chosen_N = to_device(torch.cat([both, revealed]), x0_BL.device)
-        token_N = x0_BL.flatten()[chosen_N]
-        target_ND = self._target(pair.z_s, pair.s, chosen_N[: len(both)], x0_BL)
-        weight, run = self.soft_weight(step), self._fused(_both_terms)
+    def _score(self, target_ND: Tensor, token_N: Tensor, weight: float) -> Score:
+        run = self._fused(_both_terms)
 
         def score(logits_CW: Tensor, part: slice) -> Scored:
-            if part.start < len(both):
+            if part.start < len(target_ND):
                 target_CW = self._frozen.logits(target_ND[part], logits_CW.shape[1])
             else:
                 target_CW = point_mass(token_N[part], logits_CW)
             return run(logits_CW, target_CW, token_N[part], weight, self.temperature, self.tau, self.clamp)
 
-        size = piece_size(student, x0_BL.device)
-        sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
-        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, x0_BL=x0_BL)
-        weight_BL = to_device(pair.scored, x0_BL.device).to(loss_BL.dtype)
-        return LossOutput(loss_BL, weight_BL, to_device(regions_of(pair), x0_BL.device))
+        return score
 
 
 def _both_terms(

@@ -21,24 +21,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from unmask.core.devices import to_device
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import Batch, LossOutput
-from unmask.objectives.distil.base import (
-    Distillation,
-    Source,
-    check_gap,
-    condition,
-    jumps,
-    loss_at,
-    regions_of,
-    rows_of,
-)  # fmt: skip
+from unmask.objectives.base import Batch, LossOutput, rows_of
+from unmask.objectives.distil.base import Distillation, Source, check_gap, steps_of_gap
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES
-from unmask.objectives.duo import place_of
-from unmask.objectives.head_loss import even_sizes, piece_size
+from unmask.objectives.duo import check_window, latent_at
 from unmask.processes import Process, Uniform
 from unmask.processes.schedule import stratified
 
@@ -47,7 +36,7 @@ WINDOW = (0.9987, 0.0062)  # Duo's noise from -4 to -1 at GPT-2's 50,258 states
 
 def clock(t: Tensor, window: Sequence[float], process: Process, K: int) -> Tensor:
     """The process's time at which as many tokens are kept as in the latent at its time t."""
-    return process.schedule.inverse(place_of(t, window, K)[1].alpha).clamp(0, 1)
+    return process.schedule.inverse(latent_at(t, window, K)[1].alpha).clamp(0, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +60,8 @@ class DCD(Distillation):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_gap(self.delta)
-        if self.divergence not in DIVERGENCES:
-            raise unknown("divergence", self.divergence, DIVERGENCES)
-        if len(self.window) != 2 or not 1 > self.window[0] > self.window[1] > 0:
-            raise UserError(f"window is two shares, falling, between 1 and 0: not {self.window}")
+        check_name("divergence", self.divergence, DIVERGENCES)
+        check_window("window", self.window)
         if not isinstance(self._process, Uniform):
             raise UserError(f"DCD is for the uniform process, and the teacher's is {self._process.name}: take mcd")
 
@@ -87,11 +74,6 @@ class DCD(Distillation):
         t_T = stratified(batch.total, generator, low=self.delta)
         both_2T = torch.stack([t_T, (t_T - self.delta).clamp(min=0)])
         t_B, s_B = clock(both_2T[:, rows], self.window, self._process, states.size)
-        noise_BL = self._noise(batch, jumps(self.delta), generator, student)[rows]
+        noise_BL = self._noise(batch, steps_of_gap(self.delta), generator, student)[rows]
         pair = self._process.couple(x0_BL, noise_BL, s_B, t_B, states)
-        every_N = torch.arange(x0_BL.numel(), device=x0_BL.device)
-        score = self._against(self._target(pair.z_s, pair.s, every_N), self.divergence)
-        sizes = even_sizes(len(every_N), piece_size(student, x0_BL.device))
-        time_B = condition(self._process, pair.t, x0_BL.device)
-        loss_BL = loss_at(student, pair.z_t, every_N, sizes, score, time_B=time_B)
-        return LossOutput(loss_BL, torch.ones_like(loss_BL), to_device(regions_of(pair), x0_BL.device))
+        return self._loss_of(student, x0_BL, pair, lambda target_ND, _: self._against(target_ND, self.divergence))

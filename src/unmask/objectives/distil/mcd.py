@@ -19,24 +19,13 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from unmask.core.devices import to_device
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import Batch, LossOutput
-from unmask.objectives.distil.base import (
-    Distillation,
-    Source,
-    check_gap,
-    condition,
-    flat,
-    jumps,
-    loss_at,
-    regions_of,
-    rows_of,
-)  # fmt: skip
+from unmask.objectives.base import Batch, LossOutput, rows_of
+from unmask.objectives.distil.base import Distillation, Source, check_gap, steps_of_gap
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES, Scored, compare, cross_entropy, point_mass
-from unmask.objectives.head_loss import Score, even_sizes, piece_size
+from unmask.objectives.head_loss import Score
 from unmask.processes import Pair
 from unmask.processes.schedule import stratified
 
@@ -73,9 +62,8 @@ class MCD(Distillation):
         check_gap(self.delta)
         if not 0 <= self.reconstruct < math.inf:
             raise UserError(f"reconstruct is a weight, 0 or more, not {self.reconstruct}")
-        for name, allowed in (("divergence", get_args(Loss)), ("reduction", get_args(Reduction))):
-            if getattr(self, name) not in allowed:
-                raise unknown(name, str(getattr(self, name)), allowed)
+        check_name("divergence", self.divergence, get_args(Loss))
+        check_name("reduction", self.reduction, get_args(Reduction))
 
     def at(self, round: int, curriculum: Curriculum, teacher: Source) -> MCD:
         return replace(self, teacher=teacher, delta=curriculum.delta(round), tau=curriculum.tau(round))
@@ -85,21 +73,10 @@ class MCD(Distillation):
         x0_BL, rows = batch.tokens_BL, rows_of(batch)
         t_T = stratified(batch.total, generator, low=self.delta)
         s_T = (t_T - self.delta).clamp(min=0)
-        noise_TL = self._noise(batch, jumps(self.delta), generator, student)
+        noise_TL = self._noise(batch, steps_of_gap(self.delta), generator, student)
         pair = self._process.couple(x0_BL, noise_TL[rows], s_T[rows], t_T[rows], states_of(student))
-
-        weight_BL, scale = self._weights(pair, noise_TL, s_T, t_T, student)
-        weight_BL = to_device(weight_BL, x0_BL.device)
-        both, revealed = flat(pair.distil), flat(pair.reconstruct)
-        chosen_N = to_device(torch.cat([both, revealed]), x0_BL.device)
-        target_ND = self._target(pair.z_s, pair.s, chosen_N[: len(both)], x0_BL)
-        size = piece_size(student, x0_BL.device)
-        sizes = even_sizes(len(both), size) + even_sizes(len(revealed), size)
-        score = self._score(target_ND, x0_BL.flatten()[chosen_N])
-        time_B = condition(self._process, pair.t, x0_BL.device)
-        weight_N = weight_BL.flatten()[chosen_N]
-        loss_BL = loss_at(student, pair.z_t, chosen_N, sizes, score, weight_N, time_B, x0_BL)
-        return LossOutput(scale * loss_BL, weight_BL, to_device(regions_of(pair), x0_BL.device))
+        weights = self._weights(pair, noise_TL, s_T, t_T, student)
+        return self._loss_of(student, x0_BL, pair, self._score, *weights)
 
     def _score(self, target_ND: Tensor, token_N: Tensor) -> Score:
         """The loss of a piece, which lies either among the positions masked in both views or among the revealed."""

@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from unmask.core.devices import to_device
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, check_name
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import DISTIL, IDENTITY, Batch, LossOutput
-from unmask.objectives.distil.base import Distillation, Source, check_gap, flat, jumps, loss_at, rows_of
+from unmask.objectives.base import DISTIL, IDENTITY, Batch, LossOutput, positions_where, rows_of
+from unmask.objectives.distil.base import Distillation, Source, check_gap, steps_of_gap
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.divergences import DIVERGENCES
-from unmask.objectives.head_loss import even_sizes, piece_size
-from unmask.processes.masked import is_masked, mask_of
+from unmask.objectives.head_loss import loss_at
+from unmask.processes.masked import hide, is_masked
 from unmask.processes.schedule import stratified
 
 
@@ -57,8 +57,7 @@ class SDTT(Distillation):
         check_gap(self.delta)
         if self.k < 1:
             raise UserError(f"the teacher takes at least k = 1 steps, not {self.k}")
-        if self.divergence not in DIVERGENCES:
-            raise unknown("divergence", self.divergence, DIVERGENCES)
+        check_name("divergence", self.divergence, DIVERGENCES)
 
     @property
     def forwards(self) -> float:
@@ -73,17 +72,16 @@ class SDTT(Distillation):
         t_B = stratified(batch.total, generator, low=self.delta)[rows]
         if not self._process.by_plan:
             raise UserError(f"SDTT rolls out a masked process, and this one is {self._process.name}: take dcd or elbo")
-        u_BL = self._noise(batch, jumps(self.delta), generator, student)[rows]
+        u_BL = self._noise(batch, steps_of_gap(self.delta), generator, student)[rows]
         noise_BL = torch.rand(batch.total, x0_BL.shape[1], generator=generator, dtype=torch.float64)[rows]
 
         times = [(t_B - j * self.delta / self.k).clamp(min=0) for j in range(self.k)]  # each step starts at one of them
         masked = [is_masked(u_BL, self._process.schedule.gamma(time)) for time in times]
-        z_BL = torch.where(to_device(masked[0], x0_BL.device), mask_of(states_of(student)), x0_BL)
-        chosen_N = flat(masked[0])
+        z_BL = hide(x0_BL, masked[0], states_of(student))
+        chosen_N = positions_where(masked[0])
         target_ND = self._rollout(z_BL, x0_BL, masked, chosen_N, noise_BL)
-        sizes = even_sizes(len(chosen_N), piece_size(student, x0_BL.device))
         score = self._against(target_ND, self.divergence)
-        loss_BL = loss_at(student, z_BL, to_device(chosen_N, x0_BL.device), sizes, score, x0_BL=x0_BL)
+        loss_BL = loss_at(student, z_BL, to_device(chosen_N, x0_BL.device), score, x0_BL=x0_BL)
         weight_BL = to_device(masked[0], x0_BL.device).to(loss_BL.dtype)
         region_BL = torch.where(masked[0], DISTIL, IDENTITY).to(torch.int8)
         return LossOutput(loss_BL, weight_BL, to_device(region_BL, x0_BL.device))
@@ -99,13 +97,13 @@ class SDTT(Distillation):
         h_ND = self._frozen.features(z_BL, x0_BL=x0_BL).flatten(0, 1)
         target_ND = h_ND.index_select(0, to_device(chosen_N, device))
         for before_BL, after_BL in pairwise(masked):
-            if len(revealed_M := flat(before_BL & ~after_BL)):
+            if len(revealed_M := positions_where(before_BL & ~after_BL)):
                 at_M = to_device(revealed_M, device)
                 noise_M = noise_BL.flatten()[revealed_M]
                 if device.type == "cuda":  # elsewhere the draw knows best where float64 is
                     noise_M = to_device(noise_M, device)
                 z_BL.view(-1)[at_M] = self._frozen.draw(h_ND, at_M, z_BL.shape[1], noise_M).to(device)
             h_ND = self._frozen.features(z_BL, x0_BL=x0_BL).flatten(0, 1)
-            still_M = flat(after_BL.flatten()[chosen_N])
+            still_M = positions_where(after_BL.flatten()[chosen_N])
             target_ND.index_copy_(0, to_device(still_M, device), h_ND[to_device(chosen_N[still_M], device)])
         return target_ND

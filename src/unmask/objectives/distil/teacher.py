@@ -21,7 +21,7 @@ from unmask.inference.ready import InAutocast, Ready, in_autocast
 from unmask.inference.step_law import Factorised, Step, StepLaw
 from unmask.models.denoiser import MASK_LOGIT, Denoiser, features_of, is_causal, states_of
 from unmask.models.family import family_of, plain
-from unmask.models.lora import bare, base_of, is_idle
+from unmask.models.lora import base_of, does_nothing, without_adapter
 from unmask.processes import Masked, Process
 
 
@@ -134,8 +134,8 @@ def _frozen_copy(model: Denoiser) -> Denoiser:
     if len(shared) == len(list(inner.parameters())):
         shared = {}  # frozen as a whole: nobody trains it
     copied = copy.deepcopy(inner, dict(shared)).eval().requires_grad_(False)
-    if base_of(copied) and is_idle(copied):
-        copied = bare(copied)  # the student's own weights, with the adapter off
+    if base_of(copied) and does_nothing(copied):
+        copied = without_adapter(copied)  # the student's own weights, with the adapter off
     if shared:
         copied._shares = True  # type: ignore[assignment]
     else:
