@@ -14,7 +14,6 @@ from unmask.checkpoint.io import load
 from unmask.cli.main import run
 from unmask.core.errors import UserError
 from unmask.inference.cache import Caching
-from unmask.inference.categorical import Law
 from unmask.inference.ready import make_ready
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import Blocks
@@ -30,7 +29,7 @@ PLAN, N, STEPS = Blocks(32), 24, 32
 def test_the_error_is_that_of_the_texts_under_the_law_without_a_cache():
     checkpoint = load(FOLDER)
     ready, grid = make_ready(checkpoint.model, torch.device("cpu")), make_grid("rank", STEPS)
-    how = How(checkpoint, PLAN, grid, None, Law(), False, 0, checkpoint.step_law, None)
+    how = How(checkpoint, PLAN, grid)
     found = cost(replace(how, cache=Caching("dual")), ready, N)
     drawn = sample(checkpoint, N, STEPS, plan=PLAN, cache="dual", batch=N, device="cpu")
     forced = teacher_force(ready, drawn.tokens, PLAN, grid, LogLinear(), rows=N)

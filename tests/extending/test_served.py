@@ -8,7 +8,6 @@ import torch
 import unmask
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.streams import stream
-from unmask.inference.categorical import Law
 from unmask.sampling.drafts import How
 from unmask.sampling.verbs import plan_and_grid
 from unmask.server.drafts import total
@@ -38,7 +37,7 @@ def test_texts_of_such_a_process_together_are_those_alone(plugin):
     asked = [(5 + 3 * (i % 3), 2 + i % 4, i) for i in range(12)]  # length, steps, seed
     for length, steps, seed in asked:
         plan, grid = plan_and_grid(checkpoint.process, None, None, steps)
-        how = How(checkpoint, plan, grid, None, Law(), False, seed, checkpoint.step_law, None)
+        how = How(checkpoint, plan, grid, seed=seed)
         engine.submit(Task(how, 0, torch.full((length,), -1), watch=True, alternatives=STATES),
                       lambda event, seed=seed: inbox.put((seed, event)))  # fmt: skip
     done, drawn = {}, {}

@@ -41,7 +41,7 @@ def written(checkpoint, plan, steps, given_BL, stop_ids, temperature=1.0, cache=
     spell = "to_end" if stop_ids else "all"
     source = replace(checkpoint, tokenizer=Codec(frozenset(stop_ids)))
     grid = make_grid("rank", steps) if steps else choose_grid(plan, None, None)
-    how = How(source, plan, grid, None, Law(temperature), False, 0, source.step_law, None, spell, cache)
+    how = How(source, plan, grid, law=Law(temperature), spell=spell, cache=cache)
     run = Run(how, make_ready(source.model, torch.device("cpu")))
     return run.batch(list(range(len(given_BL))), given_BL)
 

@@ -47,7 +47,7 @@ class Asked:
     def task(self, checkpoint: Checkpoint, **more: Any) -> Task:
         plan, grid = plan_and_grid(checkpoint.process, make_plan(self.plan), None, self.steps)
         law = Law(self.temperature, self.top_p)
-        how = How(checkpoint, plan, grid, None, law, False, self.seed, checkpoint.step_law, None)
+        how = How(checkpoint, plan, grid, law=law, seed=self.seed)
         return Task(how, self.index, self.template(checkpoint.model.vocab_size), **more)
 
     def alone(self, checkpoint: Checkpoint) -> tuple[list[int], list[float]]:
@@ -222,7 +222,7 @@ def test_a_broken_step_fails_its_texts_and_not_the_engine(engine, checkpoint, mo
 
 def test_what_cannot_be_begun_is_told_to_whoever_asked(engine, checkpoint):
     plan, grid = make_plan("blocks"), plan_and_grid(checkpoint.process, make_plan("iid"), "mdlm", 4)[1]
-    how, inbox = How(checkpoint, plan, grid, None, Law(), False, 0, checkpoint.step_law, None), Inbox()
+    how, inbox = How(checkpoint, plan, grid), Inbox()
     engine.submit(Task(how, 0, torch.full((8,), -1)), inbox.sink("it"))
     assert "blocks take the grids" in inbox.until_done(1)[0]["it"].message
     with pytest.raises(UserError):

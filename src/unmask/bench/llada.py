@@ -153,8 +153,7 @@ def stepped(
     bench: Bench, ready: Ready, plan: Plan, steps: int, B: int, temperature: float, cache: Caching | None = None
 ) -> Iterator[None]:
     """The sampler's own loop, a step at a time."""
-    how = How(bench.checkpoint, plan, make_grid("rank", steps), None, Law(temperature), False, 0,
-              bench.checkpoint.step_law, None, cache=cache)  # fmt: skip
+    how = How(bench.checkpoint, plan, make_grid("rank", steps), law=Law(temperature), cache=cache)
     memory = None if cache is None else Memory(ready, cache, B, L)
     table = new_table(ready, B, L, memory)
     draft = start_draft(how, ready, table, list(range(B)), bench.given(B))
@@ -274,8 +273,7 @@ def company(bench: Bench) -> None:
 @torch.inference_mode()
 def _answers(bench: Bench, given: list[Tensor], indices: list[int], temperature: float) -> list[list[int]]:
     """64 tokens after each prompt, all in one forward a step."""
-    how = How(bench.checkpoint, GOLDEN, make_grid("rank", 16), None, Law(temperature), False, 0,
-              bench.checkpoint.step_law, None)  # fmt: skip
+    how = How(bench.checkpoint, GOLDEN, make_grid("rank", 16), law=Law(temperature))
     length = max(map(len, given)) + 64
     table = new_table(bench.ready, len(given), length)
     templates = [torch.nn.functional.pad(one, (0, 64), value=-1)[None] for one in given]

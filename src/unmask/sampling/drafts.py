@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -56,15 +56,19 @@ class How:
     checkpoint: Checkpoint
     plan: Plan
     grid: Grid
-    remask: Remask | None
-    law: Law
-    legacy: bool
-    seed: int
-    step_law: StepLaw
-    callback: Callback | None
+    remask: Remask | None = None
+    law: Law = field(default_factory=Law)
+    legacy: bool = False
+    seed: int = 0
+    step_law: StepLaw = None  # type: ignore[assignment]  # the checkpoint's
+    callback: Callback | None = None
     spell: Literal["all", "to_end", "answer"] = "all"  # the text as it stands, up to its end, or its answer alone
     cache: Caching | None = None
     guidance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.step_law is None:
+            object.__setattr__(self, "step_law", self.checkpoint.step_law)
 
     def doubt(self) -> str | None:
         """What a user of a chain should know: a head knows the plans that it was trained on."""

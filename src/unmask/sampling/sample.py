@@ -43,7 +43,7 @@ def start_run(
     """The loop by itself on a model made ready before, for measurements."""
     made = None if plan is None else any_plan(plan)
     chosen = plan_of(checkpoint.process, made, USUAL)
-    return Run(How(checkpoint, chosen, grid, None, law or Law(), False, 0, checkpoint.step_law, None), ready)
+    return Run(How(checkpoint, chosen, grid, law=law or Law()), ready)
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,8 @@ def how_of(asked: Asked, checkpoint: Checkpoint, limits: Limits) -> How:
     plan = chosen_plan(asked.plan, asked.block_size, asked.threshold, block_of(checkpoint.model))
     chosen, grid = plan_and_grid(checkpoint.process, plan, None, asked.steps)
     bounded("steps", grid.steps, limits.max_steps)
-    law = Law(asked.temperature, asked.top_p)
     seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
-    how = How(checkpoint, chosen, grid, None, law, False, seed, checkpoint.step_law, None)
+    how = How(checkpoint, chosen, grid, law=Law(asked.temperature, asked.top_p), seed=seed)
     how.check()
     return how
 
