@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core import provenance
 from unmask.core.errors import UserError
-from unmask.core.ranks import joined
+from unmask.core.ranks import interleaved, joined
 from unmask.core.streams import seed_of
 from unmask.metrics.judges import Judge
 from unmask.metrics.reading import retokenised
@@ -107,7 +107,4 @@ def judge_features(judge: Judge, texts: Texts) -> Array:
             # what follows on the right changes nothing for a causal model
             h_BTD = judge.features(pad_sequence(part, batch_first=True))
             found += h_BTD[torch.arange(len(part)), [len(row) - 1 for row in part]].cpu().double().tolist()
-        features: list[list[float]] = [[]] * len(rows)
-        for rank, theirs in enumerate(ranks.gather(found)):
-            features[rank :: ranks.world] = theirs
-    return np.array(features)
+        return np.array(interleaved(ranks.gather(found)))

@@ -24,7 +24,7 @@ from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
 from unmask.core.errors import UserError
-from unmask.core.ranks import Ranks, joined
+from unmask.core.ranks import Ranks, interleaved, joined
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Precision, make_ready, usual_batch
@@ -172,11 +172,7 @@ def _shared(work: Callable[[list[int]], list[list[float]]], total: int, rows: in
     size = rows * ranks.world
     for start in range(0, total, size):
         share = list(range(start + ranks.rank, min(start + size, total), ranks.world))
-        parts = ranks.together(lambda share=share: work(share) if share else [])  # type: ignore[misc]
-        slots: list[list[float]] = [[] for _ in range(min(size, total - start))]
-        for rank, part in enumerate(parts):
-            slots[rank :: ranks.world] = part
-        found += slots
+        found += interleaved(ranks.together(lambda share=share: work(share) if share else []))  # type: ignore[misc]
     return torch.tensor(found, dtype=torch.float64)
 
 

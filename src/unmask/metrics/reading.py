@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core.errors import UserError
 from unmask.core.hashing import key_of
-from unmask.core.ranks import joined
+from unmask.core.ranks import interleaved, joined
 from unmask.metrics.cache import Store
 from unmask.metrics.judges import Judge
 from unmask.metrics.texts import Texts, join_documents
@@ -112,19 +112,18 @@ def judge_rows(
     prepared = [_prepare(judge, row, reading) for row in rows]
     keys = [key_of(judge.id, asdict(reading), row) for row in prepared]
     with joined(judge.device.type) as ranks:
-        said = ranks.on_first(lambda: store.find(keys) if store else [None] * len(keys))
-        missing = [i for i, numbers in enumerate(said) if numbers is None]
+        judged = ranks.on_first(lambda: store.find(keys) if store else [None] * len(keys))
+        missing = [i for i, numbers in enumerate(judged) if numbers is None]
         missing.sort(key=lambda i: -len(prepared[i]))  # similar lengths together, and memory runs out at once or never
         size = _SAVED[judge.device.type == "cuda"] * ranks.world
         for start in range(0, len(missing), size):
             part = missing[start : start + size]
             answers = ranks.together(partial(_read, judge, prepared, part[ranks.rank :: ranks.world], reading))
-            for rank, answer in enumerate(answers):
-                for i, numbers in zip(part[rank :: ranks.world], answer, strict=True):
-                    said[i] = numbers
+            for i, numbers in zip(part, interleaved(answers), strict=True):
+                judged[i] = numbers
             if store:
-                ranks.on_first(partial(store.keep, {keys[i]: said[i] for i in part}))
-    return [Judged(nll, int(count), entropy) for nll, count, entropy in said]
+                ranks.on_first(partial(store.keep, {keys[i]: judged[i] for i in part}))
+    return [Judged(nll, int(count), entropy) for nll, count, entropy in judged]
 
 
 def _prepare(judge: Judge, row: Sequence[int], reading: Reading) -> list[int]:

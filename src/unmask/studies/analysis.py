@@ -1,4 +1,4 @@
-"""What the cells of an evaluation say together: speed-ups, gaps, the least path gap, yardsticks, equal wall-clock.
+"""What the cells of an evaluation say together: speed-ups, gaps, the least path gap, one token a step, time.
 
 Which plan is best, which temperature and which number of steps the headline is read at are settled without looking at
 any student: the plan by the teacher alone, the highest temperature, the fewest steps. Shapes: D draws.
@@ -7,19 +7,21 @@ any student: the plan by the teacher alone, the highest temperature, the fewest 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
 from statistics import fmean
 
+import numpy as np
 import torch
 
 from unmask.metrics.score import DRAWS, Ratio, bootstrap, choose_least, difference
-from unmask.studies.frontier import Drawn, Interval, beside, draw_cell
+from unmask.studies.frontier import Drawn, Interval, at_equal_entropy, draw_cell
 from unmask.studies.results import Bound, Cell, Json, Results
 from unmask.studies.speedup import gap_at, speed_up
 
-COMPANY = ("self_bleu", "repeated_4")  # what equal entropy leaves out: compared with the teacher's beside the gap
+SAMENESS = ("self_bleu", "repeated_4")  # what equal entropy leaves out: compared with the teacher's beside the gap
 RANDOM_ORDER = ("permutation", "iid")
 
 
@@ -59,7 +61,7 @@ def best_plan(results: Results, teacher: str | None) -> str | None:
     model = teacher or next(iter(contenders(results)), None)
 
     def by_bounds(plan: str) -> dict[int | None, float]:
-        bounds = [bound for bound in results.bounds if (bound.model, bound.plan) == (model, plan)]
+        bounds = [bound for bound in results.bounds if bound.key[:2] == (model, plan)]
         return {bound.steps: bound.scores["per_token"]["value"] for bound in bounds}
 
     def by_cells(score: str, plan: str) -> dict[int | None, float]:
@@ -114,8 +116,8 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
                 "speed_up": speed_up(student, nfe, both).to_json(),
                 "gap": asdict(gap_at(student, nfe, both)),
                 "gap_to": {kind: asdict(gap_at(student, nfe, paths)) for kind, paths in by_kind.items()},
-                "alike": {score: beside(cell, paths, score) for score in COMPANY},
-                "suspicions": _own_faults(cell, results.one(**{**where, "model": teacher})),
+                "alike": {score: at_equal_entropy(cell, paths, score) for score in SAMENESS},
+                "suspicions": _own_suspicions(cell, results.one(**{**where, "model": teacher})),
             })  # fmt: skip
     return found
 
@@ -138,7 +140,7 @@ def _headline_cells(results: Results, plan: str) -> list[Cell]:
                   key=lambda c: c.steps or 0)  # fmt: skip
 
 
-def _own_faults(cell: Cell, teacher: Cell | None) -> list[str]:
+def _own_suspicions(cell: Cell, teacher: Cell | None) -> list[str]:
     """In what a student looks wrong and its teacher, in as many steps, does not."""
     excused = teacher.suspicions if teacher else {}
     return [words for score, words in cell.suspicions.items() if score not in excused]
@@ -174,28 +176,23 @@ def _interval(ratio: Ratio, seed: int, draws: int) -> Interval:
 
 def likelihood_differences(results: Results, teacher: str | None, seed: int, draws: int) -> list[Json]:
     """NELBO of each student less the teacher's at the same plan and steps, paired over texts and plans."""
-    by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds}
-    found = []
-    for bound in (bound for name in contenders(results) for bound in results.bounds if bound.model == name):
-        other = by_key.get((teacher or "", bound.plan, bound.steps))
-        if other is not None and bound.pairs_with(other):
-            found.append(_less(bound, other, seed, draws))
-    return found
+    mine = [bound for name in contenders(results) for bound in results.bounds if bound.model == name]
+    pairs = [(bound, results.bound(teacher, bound.plan, bound.steps)) for bound in mine]
+    return [_less(bound, other, seed, draws) for bound, other in pairs if other and bound.pairs_with(other)]
 
 
 def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
     """NELBO of each plan less that of the first one, of the same model in as many steps, paired over texts."""
-    by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds if bound.plan}
     found = []
-    for (model, _, steps), bound in by_key.items():
-        other = by_key.get((model, results.plans[0], steps))
+    for bound in (bound for bound in results.bounds if bound.plan):
+        other = results.bound(bound.model, results.plans[0], bound.steps)
         if other is not None and other is not bound and bound.pairs_with(other):
             found.append({**_less(bound, other, seed, draws), "to": other.plan})
     return found
 
 
 def one_token_a_step(results: Results, seed: int, draws: int) -> list[Json]:
-    """The two yardsticks of each model, where it ran in as many steps as tokens: random order, and its best order.
+    """NELBO of one token a step, where a model ran in so many steps: in random order, and in its best order.
 
     With each NELBO of the model in fewer steps less either, paired over texts.
     """
@@ -208,10 +205,10 @@ def one_token_a_step(results: Results, seed: int, draws: int) -> list[Json]:
         if usual is None:
             continue
         best = min(whole.values(), key=lambda bound: bound.ratio.value)
-        for kind, yard in (("random", usual), ("best", best)):
-            less = [_less(bound, yard, seed, draws) for bound in mine if bound is not yard and bound.pairs_with(yard)]
-            nats = yard.scores["per_token"]["value"]
-            found.append({"model": model, "order": kind, "plan": yard.plan, "nats": nats, "less": less})
+        for order, one in (("random", usual), ("best", best)):
+            less = [_less(bound, one, seed, draws) for bound in mine if bound is not one and bound.pairs_with(one)]
+            nats = one.scores["per_token"]["value"]
+            found.append({"model": model, "order": order, "plan": one.plan, "nats": nats, "less": less})
     return found
 
 
@@ -240,25 +237,19 @@ def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
     if not order or seconds < times[0]:
         why = "every student cell took longer" if order else "no student cell was timed"
         return {"found": why, "nats": None, "entropy": None, "nfe": None}
-    if seconds > times[-1]:
-        return {"found": "the student was done before", **_of(order[-1])}
-    above = next(i for i, time in enumerate(times) if time >= seconds)
-    below = max(above - 1, 0)
-    share = 0.0 if above == below else math.log(seconds / times[below]) / math.log(times[above] / times[below])
-    low, high = _of(order[below]), _of(order[above])
+    above = bisect_left(times, seconds)
+    near, log_times = slice(max(above - 1, 0), above + 1), np.log(times)  # two cells, or the last one
 
-    def mix(name: str, log: bool) -> float | None:
-        if low[name] is None or high[name] is None:
-            return None
-        if log:
-            return math.exp((1 - share) * math.log(low[name]) + share * math.log(high[name]))
-        return float((1 - share) * low[name] + share * high[name])
+    def read(values: Sequence[float | None]) -> float | None:
+        known = [math.nan if value is None else value for value in values[near]]
+        value = float(np.interp(math.log(seconds), log_times[near], known))
+        return None if math.isnan(value) else value
 
-    return {"found": "=", "nats": mix("nats", False), "entropy": mix("entropy", False), "nfe": mix("nfe", True)}
-
-
-def _of(cell: Cell) -> Json:
-    return {"nats": cell.value("judge_nll"), "entropy": cell.value("sampler_entropy"), "nfe": cell.nfe}
+    nats, entropy = ([cell.value(score) for cell in order] for score in ("judge_nll", "sampler_entropy"))
+    log_nfe = read([cell.nfe and math.log(cell.nfe) for cell in order])
+    nfe = None if log_nfe is None else math.exp(log_nfe)
+    word = "=" if seconds <= times[-1] else "the student was done before"
+    return {"found": word, "nats": read(nats), "entropy": read(entropy), "nfe": nfe}
 
 
 def headline(results: Results, found: Json) -> Json | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from unmask.metrics.score import Unavailable
 from unmask.metrics.texts import Texts
-from unmask.studies.cells import CellMaker, Place
+from unmask.studies.cells import CellMaker, CellSpec
 from unmask.studies.entries import Entry
 from unmask.studies.plans_on_grids import COMB, EVERY, PlanOnGrid
 from unmask.studies.results import Bound, Cell
@@ -64,22 +64,22 @@ class Design:
     def every_plan(self) -> list[PlanOnGrid]:
         return list(dict.fromkeys(plan for entry in self.teachers + self.others for plan in self.plans_of(entry)))
 
-    def grid(self) -> list[Place]:
+    def grid(self) -> list[CellSpec]:
         """The cells that were asked for."""
         if not self.draws:
             return []
         masked = [(entry, self.steps) for entry in self.others] + [(entry, self.control) for entry in self.teachers]
         found = [
-            Place(entry, plan, n, t)
+            CellSpec(entry, plan, n, t)
             for entry, steps in masked for plan in self.plans_of(entry) for n in steps for t in self.temperatures
         ]  # fmt: skip
         hottest = max(self.temperatures)
         cut = [
-            Place(entry, plan, n, hottest, top_p)
+            CellSpec(entry, plan, n, hottest, top_p)
             for entry in self.teachers for plan in self.plans_of(entry) for n in self.control for top_p in self.top_ps
         ]  # fmt: skip
         causal = [entry for entry in self.entries if entry.role == "ar"]
-        return found + cut + [Place(entry, None, None, t) for entry in causal for t in self.temperatures]
+        return found + cut + [CellSpec(entry, None, None, t) for entry in causal for t in self.temperatures]
 
     def bounds(self) -> list[tuple[Entry, PlanOnGrid | None, int]]:
         """Every model's ELBO; NELBO of every other model on each of its plans in every number of steps."""
@@ -98,7 +98,7 @@ class Design:
 
     def make(self, maker: CellMaker) -> list[Cell]:
         """All cells."""
-        cells = [maker.cell(place) for place in self.grid()]
+        cells = [maker.cell(spec) for spec in self.grid()]
         if self.brackets:
             for plan in self.every_plan:
                 cells += self._bracketed(maker, plan, cells)
@@ -152,13 +152,13 @@ class Design:
         self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, steps: Sequence[int], temperature: float
     ) -> list[Cell]:
         maker.progress.total += len(steps)
-        return [maker.cell(Place(entry, plan, n, temperature)) for n in steps]
+        return [maker.cell(CellSpec(entry, plan, n, temperature)) for n in steps]
 
 
 def _entropy(cell: Cell, errors: float = 0.0) -> float:
     """A cell's own entropy, some standard errors beside itself."""
-    said = cell.scores["sampler_entropy"]
-    return float(said["value"] + errors * (said["stderr"] or 0))
+    score = cell.scores["sampler_entropy"]
+    return float(score["value"] + errors * (score["stderr"] or 0))
 
 
 def meeting(teacher: Sequence[Cell], student: Cell) -> float | None:

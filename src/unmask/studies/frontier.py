@@ -101,7 +101,7 @@ def at_entropy(path: Path, target_D: Tensor) -> Tensor:
     return torch.where(found_D.isfinite(), found_D, torch.nan)
 
 
-def beside(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
+def at_equal_entropy(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
     """A score of a student's texts and of the teacher's where its path has their own entropy.
 
     Linear in entropy between two points, the first pair that encloses it. None where there is no such score or pair.
@@ -114,7 +114,7 @@ def beside(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
         if min(above, below) <= target <= max(above, below):
             share = 0.0 if above == below else (target - above) / (below - above)
             student, start, stop = (one.scores[score] for one in (cell, hot, cool))
-            if any(said[end] is None for said in (student, start, stop) for end in ENDS):
+            if any(one[end] is None for one in (student, start, stop) for end in ENDS):
                 return None
             teacher = {end: (1 - share) * start[end] + share * stop[end] for end in ENDS}
             student = {end: student[end] for end in ENDS}
@@ -124,5 +124,5 @@ def beside(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
 
 def _differ(one: Json, other: Json) -> bool:
     """Whether two values of independent texts are surely apart."""
-    half = math.hypot(*((said["high"] - said["low"]) / 2 for said in (one, other)))
+    half = math.hypot(*((score["high"] - score["low"]) / 2 for score in (one, other)))
     return abs(one["value"] - other["value"]) > half
