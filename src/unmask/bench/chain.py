@@ -220,7 +220,6 @@ def _words(lines: list[Row], random: bool) -> list[str]:
 
 
 def _gain_in_words(less: list[float] | None) -> str:
-    """What it is worth, or why that is not known."""
     if less is None:
         return "; slower than all that was timed without it: give more --steps"
     value, low, high = less

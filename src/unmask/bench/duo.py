@@ -45,8 +45,6 @@ def duo(*, seconds: float = 3.0, options: StepOptions) -> dict[str, Any]:
 
 
 class Bench(Steps):
-    """A student and the losses of its rows."""
-
     def __init__(self, student: DiT, place: torch.device, length: int | None, compile: bool) -> None:
         super().__init__(student, place, length, compile)
         self.ours = {

@@ -109,7 +109,6 @@ class Bench:
         return self.spent() > self.seconds
 
     def compare(self, contenders: list[Contender], rounds: int = 5) -> list[Row]:
-        """They take turns."""
         rows = in_turns(contenders, self.place, rounds, self.late)
         self.result["lines"] += rows
         return rows
@@ -152,7 +151,6 @@ def random_llada(size: str, place: torch.device) -> Any:
 def stepped(
     bench: Bench, ready: Ready, plan: Plan, steps: int, B: int, temperature: float, cache: Caching | None = None
 ) -> Iterator[None]:
-    """The sampler's own loop, a step at a time."""
     how = How(bench.checkpoint, plan, make_grid("rank", steps), law=Law(temperature), cache=cache)
     memory = None if cache is None else Memory(ready, cache, B, L)
     table = new_table(ready, B, L, memory)
@@ -307,7 +305,6 @@ def against_plain(bench: Bench, contenders: list[Contender], rounds: int) -> lis
 
 
 def aims(bench: Bench) -> None:
-    """What was aimed at, beside what was found: the worst median of each."""
     rows = bench.result["lines"]
     for name in ("ours, llada's order", "ours, compiled, llada's order"):
         for temperature, aim in ((1.0, 1.3), (0.0, 1.0)):
@@ -323,7 +320,6 @@ def aims(bench: Bench) -> None:
 
 
 def show(rows: list[Row], title: str) -> None:
-    """A table, at once."""
     from rich.console import Console
 
     columns: Columns = {

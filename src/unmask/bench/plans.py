@@ -78,7 +78,6 @@ class Row:
 
 
 def contenders(length: int, steps: Sequence[int], thresholds: Sequence[float]) -> list[Contender]:
-    """All of ON_GRIDS, blocks, and confidence with thresholds."""
     counts = tuple(step for step in steps if step <= length)
     found = [Contender(label, make_plan(plan), grid, counts) for label, (plan, grid) in ON_GRIDS.items()]
     blocks = Blocks(-(-length // BLOCKS), GOLDEN)  # at least a step a block
@@ -109,7 +108,6 @@ def text_rows(mixture: TrigramMixture, x_BL: Tensor, steps: Sequence[int], seed:
 
 
 def longest_books(texts: Sequence[str], count: int) -> list[str]:
-    """The longest documents of the named texts."""
     documents = [""]
     for source in (source for text in texts for source in corpus.find(text)):
         for piece in source.pieces(corpus.Reading()):

@@ -180,7 +180,6 @@ def time_losses(
 
 
 def _ratios(plain: Row, ours: Row) -> dict[str, float]:
-    """Speed and memory of the second against the first."""
     found = {"speed": ours["tokens_per_second"] / plain["tokens_per_second"]}
     return found if ours["peak_gib"] is None else {**found, "memory": ours["peak_gib"] / plain["peak_gib"]}
 

@@ -134,7 +134,6 @@ def _gradient(texts: Texts, judge: Judge, real: Texts, seed: int) -> dict[str, S
 
 
 def _features(texts: Texts, judge: Judge) -> Any:
-    """Of the judge, once for all metrics that ask."""
     return _once(texts, ("features", judge.id), lambda: judge_features(judge, texts))
 
 

@@ -43,8 +43,9 @@ def load_check(spec: str) -> Metric:
 def _checked(function: Callable[[str], Any], text: str, spec: str) -> dict[str, float | str]:
     """What the checker says of one text, by name."""
     try:
-        said = function(text)
-        named = {f"{NAME}_{name}": one for name, one in said.items()} if isinstance(said, Mapping) else {NAME: said}
+        result = function(text)
+        several = isinstance(result, Mapping)
+        named = {f"{NAME}_{name}": one for name, one in result.items()} if several else {NAME: result}
         return {name: one if isinstance(one, str) else float(one) for name, one in named.items()}
     except Exception as error:
         raise UserError(f"{spec} failed on a text ({type(error).__name__}: {error}): {text[:60]!r}") from error

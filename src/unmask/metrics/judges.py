@@ -32,7 +32,7 @@ from unmask.data.tokenizer import EOS, Tokenizer
 from unmask.inference.ready import make_ready
 from unmask.metrics.cache import cache_home, check_cache
 from unmask.metrics.fetch import fetch
-from unmask.metrics.hugging_face import Unavailable, from_hub, need_transformers, pretrained
+from unmask.metrics.hugging_face import NoModel, from_hub, need_transformers, pretrained
 from unmask.models.denoiser import is_causal, without_mask
 
 Dtype = Literal["fp32", "bf16"]
@@ -108,7 +108,7 @@ def _on_this_machine(text: str, path: Path) -> Path:
         need_transformers(text)  # before a hundred megabytes travel
         try:
             path = SOURCES.get(text.lower(), partial(from_hub, text))()
-        except Unavailable as error:
+        except NoModel as error:
             raise UserError(f"{error}: {_choices(text)}") from error
     return _unpacked(path) if path.is_file() else path
 
@@ -189,7 +189,7 @@ def _unpack(path: Path, folder: Path) -> None:
 def _pretrained(folder: Path, name: str, **how: Any) -> tuple[Any, Any]:
     try:
         return pretrained(folder, name, **how)
-    except Unavailable as error:
+    except NoModel as error:
         raise UserError(f"{error}: {_choices(name)}") from error
 
 

@@ -92,7 +92,6 @@ class Texts:
         return torch.tensor(sizes, dtype=torch.int64)
 
     def take(self, count: int) -> Texts:
-        """The first `count` texts."""
         log_q_T, document_T = (None if of_T is None else of_T[:count] for of_T in (self.log_q_T, self.document_T))
         return replace(self, tokens_TL=self.tokens_TL[:count], log_q_T=log_q_T, document_T=document_T)
 
@@ -146,10 +145,10 @@ def read_texts(path: str | Path) -> list[str]:
 
 def _of_line(line: str, where: str) -> str:
     try:
-        said = json.loads(line)
+        value = json.loads(line)
     except ValueError as error:
         raise UserError(f'{where}: not valid JSON ({error}); a line is a string, or an object with a "text"') from error
-    text = said.get("text") if isinstance(said, dict) else said
+    text = value.get("text") if isinstance(value, dict) else value
     if not isinstance(text, str) or not text.strip():
         raise UserError(f'{where}: no text there; a line is a string, or an object with a "text"')
     return text

@@ -77,7 +77,6 @@ def engine_named(engines: Mapping[str, Engine], name: str) -> Engine:
 
 def _add_routes(app: FastAPI, engines: Mapping[str, Engine], limits: Limits) -> None:
     async def submitted(body: Any, tasks_of: Callable[..., list[Task]]) -> tuple[list[Task], Texts]:
-        """The tasks of a request, in its engine's hands."""
         engine = engine_named(engines, body.model)
         tasks = await asyncio.to_thread(tasks_of, body, engine.checkpoint, limits)
         return tasks, Texts(engine, tasks, limits.timeout)

@@ -16,7 +16,6 @@ from unmask.server.wait import Fault, Texts, TimedOut
 
 
 def message(content: dict[str, Any] | str) -> str:
-    """One server-sent event."""
     return f"data: {content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)}\n\n"
 
 
@@ -32,7 +31,6 @@ def finite(value: float) -> float | None:
 
 
 def total(log_q: list[float]) -> float | None:
-    """The log-probability of a text."""
     return finite(math.fsum(log_q)) if all(map(math.isfinite, log_q)) else None
 
 
@@ -42,7 +40,6 @@ def _steps(task: Task) -> int:
 
 
 async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[str]:
-    """Every message of a stream."""
     tokenizer, given = task.how.checkpoint.tokenizer, task.given_L.tolist()
     yield message({
         "type": "start", "length": len(given), "tokens": [None if token < 0 else token for token in given],

@@ -167,14 +167,12 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes tasks."""
         return self._thread.is_alive() and not self._closing
 
     def start(self) -> None:
         self._thread.start()
 
     def submit(self, task: Task, sink: Sink) -> Ticket:
-        """Take a task, or raise Refused."""
         return self.submit_all([(task, sink)])[0]
 
     def submit_all(self, tasks: Sequence[tuple[Task, Sink]]) -> list[Ticket]:

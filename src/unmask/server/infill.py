@@ -25,14 +25,12 @@ class InfillRequest(TemplateRequest):
 
 
 def infill_tasks(body: InfillRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
-    """A task for every way of filling it."""
     bounded("n", body.n, limits.max_texts)
     how, template_L = how_of(body, checkpoint, limits), template_of(body, checkpoint, limits)
     return [Task(how, index, template_L) for index in range(body.n)]
 
 
 async def filled(texts: Texts, body: InfillRequest, tasks: Sequence[Task]) -> dict[str, Any]:
-    """The answer to a request."""
     done: dict[int, Finished] = {}
     async for number, event in texts.events():
         if isinstance(event, Finished):

@@ -145,7 +145,6 @@ class Reply:
         self.created = int(time.time())
 
     async def whole(self, texts: Texts) -> dict[str, Any]:
-        """Everything at once."""
         async for _ in written(texts, self.answers):
             pass
         choices = [self._choice(number, answer.text, whole=True) for number, answer in enumerate(self.answers)]
@@ -183,7 +182,6 @@ class Reply:
         return {**choice, "delta": {"content": text} if text else {}}
 
     def _logprobs(self, number: int) -> dict[str, Any] | None:
-        """The log-probabilities of the tokens that are new."""
         if self.body.logprobs is None or self.body.logprobs is False:
             return None
         answer, first = self.answers[number], self.sent[number]

@@ -85,7 +85,6 @@ def how_of(body: TextRequest, checkpoint: Checkpoint, limits: Limits) -> How:
 
 
 def longest(checkpoint: Checkpoint, limits: Limits) -> int:
-    """The most tokens of a text of this model."""
     return min(checkpoint.model.length, limits.max_length)
 
 
@@ -121,7 +120,6 @@ def ids_of(tokens: Sequence[int | None], checkpoint: Checkpoint) -> Tensor:
 
 
 def draft_tasks(body: DraftRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
-    """The one task of a stream of drafts."""
     bounded("alternatives", body.alternatives, ALTERNATIVES)
     how, template_L = how_of(body, checkpoint, limits), template_of(body, checkpoint, limits)
     return [Task(how, body.index, template_L, watch=True, alternatives=body.alternatives)]

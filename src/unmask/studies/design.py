@@ -97,7 +97,6 @@ class Design:
         return len(self.every_plan) * (rows + len(self.others) * len(self.steps)) * len(self.control)
 
     def make(self, maker: CellMaker) -> list[Cell]:
-        """All cells."""
         cells = [maker.cell(spec) for spec in self.grid()]
         if self.brackets:
             for plan in self.every_plan:

@@ -291,7 +291,6 @@ class _Fit:
     ranks: Ranks
 
     def mine(self, texts: range) -> list[int]:
-        """This process's share of some texts."""
         return list(texts[self.ranks.rank :: self.ranks.world])
 
     def costs(self, texts: range, levels: int, advance: Advance | None) -> Tensor:

@@ -110,7 +110,6 @@ class DiffusionLM(LM):
         return {"count": len(errors), "mean_stderr": mean, "views": self.views, "kind": "bound (ELBO), nats"}
 
     def settings(self) -> dict[str, Any]:
-        """How answers are written."""
         own = {"max_new": self.max_new, "steps": self.steps, "temperature": self.temperature, "seed": self.seed}
         return {**self.how, **own, "model": self.checkpoint.name}
 
@@ -136,7 +135,6 @@ class DiffusionLM(LM):
         return head[max(0, len(whole) - self._length) :], tail
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The conversation in the model's chat format."""
         self.chatting = True
         return self.codec.spell(chat_history, open_answer=add_generation_prompt)
 

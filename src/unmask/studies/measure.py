@@ -67,6 +67,5 @@ class Measure:
 
     @cached_property
     def _real_scores(self) -> dict[str, Score]:
-        """What real text scores as a pool."""
         assert self.real is not None
         return self._scores(self.real.pool, DIVERSITY)[0]

@@ -154,7 +154,6 @@ class Results:
         return [*self.cells, *self.bounds]
 
     def named(self, role: str) -> list[str]:
-        """Models of a role, in the order they were given."""
         return [name for name, about in self.models.items() if about["role"] == role]
 
     def where(self, **fields: Any) -> list[Cell]:

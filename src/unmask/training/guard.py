@@ -103,7 +103,6 @@ class Guard:
         return {"first": self._first, "crossed": sorted(self._crossed_before)}
 
     def restore(self, saved: dict[str, Any] | None) -> None:
-        """Go on from a saved state."""
         if saved is None:
             raise UserError("this run began without a guard, which has no teacher's numbers: go on with --guard off")
         self._first, self._crossed_before = saved["first"], set(saved["crossed"])

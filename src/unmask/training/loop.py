@@ -77,7 +77,6 @@ class Run:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def go(self, start: int) -> Checkpoint:
-        """Train from step `start` to the end."""
         trainer, ranks = self.trainer, self.ranks
         with ExitStack() as stack:
             if start:
@@ -141,7 +140,7 @@ class Run:
 
     def _leave(self, done: int) -> None:
         assert self.folder is not None, "nobody listens where nothing can be saved"
-        newest = max(self.folder.states(), default=0)
+        newest = self.folder.newest
         why = "" if newest == done else " (the loss was raised since)"
         saved = f"step {newest} of {self.trainer.steps} is saved{why}" if newest else "no step is saved"
         raise self.stop.left(f"{saved} in {self.folder.path}: the same command goes on")
@@ -197,13 +196,11 @@ class Run:
         return learning_rate(step, peak=trainer.lr, warmup=trainer.warmup, decay=trainer.decay, steps=trainer.steps)
 
     def _stopped(self, step: int, trouble: str) -> UserError:
-        good = max(self.folder.states(), default=0) if self.folder else 0
-        if not good:
+        if self.folder is None or not self.folder.newest:
             return UserError(f"training stopped at step {step + 1}: {trouble}; nothing was saved yet: use a lower lr")
-        assert self.folder is not None
         return UserError(
             f"training stopped at step {step + 1}: {trouble}; the last good checkpoint is {self.folder.checkpoint} "
-            f"(step {good}), whole: start a new run from it (--from {self.folder.path}) with a lower lr"
+            f"(step {self.folder.newest}), whole: start a new run from it (--from {self.folder.path}) with a lower lr"
         )
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -292,7 +289,7 @@ class Run:
     def _act(self, guard: Guard, look: Look, done: int) -> None:
         """Warn of what is new, or stop."""
         if guard.action == "stop" and look.crossed:
-            good = max(self.folder.states(), default=0) if self.folder else 0
+            good = self.folder.newest if self.folder else 0
             saved = f"step {good} is saved" if good else "nothing was saved yet"
             raise UserError(
                 f"the guard stopped the run at step {done}: {'; '.join(look.crossed.values())}; {saved}: "
@@ -329,7 +326,6 @@ class Run:
                 self.guard.restore(facts["guard"])
 
     def _export(self, done: int) -> Checkpoint:
-        """The run's checkpoint."""
         return self._checkpoint(done, self.folder.checkpoint if self.folder else None)
 
     def _checkpoint(self, done: int, path: Path | None) -> Checkpoint:

@@ -100,7 +100,6 @@ class Rounds:
 
     @property
     def steps(self) -> int:
-        """Optimiser steps of all rounds."""
         return self.curriculum.rounds * self.round_steps
 
     def round_of(self, step: int) -> int:
@@ -134,7 +133,6 @@ class Rounds:
         return self.curriculum.tau_product(self.round)
 
     def numbers(self) -> dict[str, float]:
-        """Where it is, as numbers for a log."""
         here = {"round": self.round, "delta": getattr(self.now, "delta", None), "tau": getattr(self.now, "tau", None)}
         return {name: value for name, value in here.items() if value is not None}
 

@@ -45,7 +45,6 @@ def write_report(results: Results, folder: Path) -> Path:
 
 
 def _tables(results: Results) -> list[tables.Table]:
-    """All that have rows."""
     makers = (
         tables.main_table, timing.rival, tables.questions, tables.speed_ups, tables.two_by_two, tables.likelihood,
         tables.one_token_a_step, tables.path_gaps, tables.diversity, timing.wall_clock, timing.speed,

@@ -11,7 +11,6 @@ _GIVEN = {"real": "*", "control": "X", "ar": "D"}
 
 
 def figures(results: Results) -> list[Figure]:
-    """All that the results can show."""
     made = [frontier(results), against_nfe(results)]
     return [figure for figure in made if figure is not None]
 

@@ -60,7 +60,6 @@ def _pair(*values: float | None) -> str:
 
 
 def speed(results: Results) -> Table:
-    """Tokens a second, as drawn here."""
     rows = []
     for name in [*results.named("teacher"), *contenders(results)]:
         for plan in results.plans:

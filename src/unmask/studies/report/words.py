@@ -11,8 +11,6 @@ from unmask.studies.results import Cell, Json, Results
 
 @dataclass(frozen=True)
 class Headline:
-    """The first thing a reader sees."""
-
     words: str
     ends: str  # the interval, or why there is none
     about: str = ""
@@ -50,7 +48,6 @@ def headline(results: Results) -> Headline:
 
 
 def _why_none(results: Results) -> str:
-    """Why nothing has a speed-up."""
     if results.judge is None:
         return "no judge was given"
     students = contenders(results)
@@ -210,7 +207,6 @@ def _ppl(cell: Cell) -> str:
 
 
 def _likelihood_of(results: Results, entry: Json) -> Json | None:
-    """The difference in NELBO of the headline's cell."""
     names = ("model", "plan", "steps")
     found = results.analysis["likelihood"]
     return next((less for less in found if all(less[name] == entry[name] for name in names)), None)
