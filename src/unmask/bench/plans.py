@@ -191,8 +191,8 @@ def _print_tables(rows: Sequence[Row], figure: Path | None) -> None:
                  for plan in dict.fromkeys(row.plan for row in mine)]  # fmt: skip
         console.print(table(f"{TITLES[source]}: {unit}", ["plan", *(f"N = {steps}" for steps in best)], shown))
         free = [row for row in rows if row.source == source and row.steps is None]
-        said = "; ".join(f"{row.plan}: {row.error:.4f} at {row.nfe:.1f} forwards" for row in free)
-        console.print(f"confidence with a {said}\n")
+        points = "; ".join(f"{row.plan}: {row.error:.4f} at {row.nfe:.1f} forwards" for row in free)
+        console.print(f"confidence with a {points}\n")
     console.print("In brackets the mean number of forwards, where it is not N: steps that draw nothing cost nothing.")
     if figure is not None:
         console.print(f"figure: {figure}", markup=False)

@@ -74,8 +74,8 @@ class Store:
             known = {key: json.loads(numbers) for key, numbers in rows}
         return [known.get(key) for key in keys]
 
-    def keep(self, found: dict[str, list[float]]) -> None:
+    def keep(self, numbers_by_key: dict[str, list[float]]) -> None:
         """Remember, all or nothing."""
-        rows = [(key, json.dumps(numbers)) for key, numbers in found.items()]
+        rows = [(key, json.dumps(numbers)) for key, numbers in numbers_by_key.items()]
         with self._connected() as base:
             base.executemany("INSERT OR REPLACE INTO said VALUES (?, ?)", rows)

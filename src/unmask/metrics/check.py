@@ -32,10 +32,10 @@ def load_check(spec: str) -> Metric:
         raise UserError(f"{path} has no function {name!r}: name one that takes a text")
 
     def scores(texts: Texts) -> dict[str, Ratio]:
-        found = [_checked(function, text, spec) for text in texts.strings]
-        if any(one.keys() != found[0].keys() for one in found):
+        results = [_checked(function, text, spec) for text in texts.strings]
+        if any(one.keys() != results[0].keys() for one in results):
             raise UserError(f"{spec} gives other scores for one text than for another: give all of them every time")
-        return {name: _share([one[name] for one in found]) for name in found[0]}
+        return {name: _share([one[name] for one in results]) for name in results[0]}
 
     return Metric(NAME, scores, "share", Path(path))
 

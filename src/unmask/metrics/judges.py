@@ -232,8 +232,8 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """Ids of plain text: what looks like a special token in it is spelled out."""
     if not texts:
         return []
-    found = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
-    return [list(ids) for ids in found["input_ids"]]
+    encoded = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
+    return [list(ids) for ids in encoded["input_ids"]]
 
 
 def _must_begin_with(tokenizer: Any, model_type: str) -> int | None:

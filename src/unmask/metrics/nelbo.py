@@ -168,12 +168,12 @@ def _check(checkpoint: Checkpoint, texts: Texts, batch: int | None, *, causal: b
 
 def _shared(work: Callable[[list[int]], list[list[float]]], total: int, rows: int, ranks: Ranks) -> Tensor:
     """work(numbers) of all texts, dealt out to the processes a few at a time; one row of numbers a text."""
-    found: list[list[float]] = []
+    rows_of_texts: list[list[float]] = []
     size = rows * ranks.world
     for start in range(0, total, size):
         share = list(range(start + ranks.rank, min(start + size, total), ranks.world))
-        found += interleaved(ranks.together(lambda share=share: work(share) if share else []))  # type: ignore[misc]
-    return torch.tensor(found, dtype=torch.float64)
+        rows_of_texts += interleaved(ranks.together(lambda share=share: work(share) if share else []))  # type: ignore[misc]
+    return torch.tensor(rows_of_texts, dtype=torch.float64)
 
 
 def _record(checkpoint: Checkpoint, texts: Texts, ranks: Ranks, **facts: Any) -> dict[str, Any]:

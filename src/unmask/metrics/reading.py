@@ -186,13 +186,13 @@ def _score(judge: Judge, rows: Sequence[Sequence[int]], counted_BT: Tensor, entr
     # one text after the other: of all further tables only one text's stands at a time, small enough for a GPU's cache
     score_BNT = torch.stack([_nats(logits_BTV[b], next_BT[b], entropy) for b in range(len(rows))]).cpu().double()
     within_BT = torch.arange(1, ids_BT.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
-    found = score_BNT.unbind(1)
-    if not all(bool(value_BT[within_BT].isfinite().all()) for value_BT in found):
+    scores = score_BNT.unbind(1)
+    if not all(bool(value_BT[within_BT].isfinite().all()) for value_BT in scores):
         raise UserError(
             f"the judge {judge.name!r} gave NaN, or no probability at all, for a token of a text: load it "
             "in fp32, or take another judge"
         )
-    nll_B, *entropy_B = [torch.where(counted_BT, value_BT, 0).sum(1) for value_BT in found]
+    nll_B, *entropy_B = [torch.where(counted_BT, value_BT, 0).sum(1) for value_BT in scores]
     return torch.stack([nll_B, counted_BT.sum(1), *(entropy_B or [torch.full_like(nll_B, torch.nan)])], dim=1)
 
 

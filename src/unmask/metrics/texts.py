@@ -133,14 +133,14 @@ def read_texts(path: str | Path) -> list[str]:
     with reading(path, cure="save it as text in UTF-8"):
         content = Path(path).read_text(encoding="utf-8-sig")
     if Path(path).suffix == ".jsonl":
-        found = [_of_line(line, f"{path}, line {i}") for i, line in enumerate(content.split("\n"), 1) if line.strip()]
+        texts = [_of_line(line, f"{path}, line {i}") for i, line in enumerate(content.split("\n"), 1) if line.strip()]
     else:
         parts = re.split(rf"(?m)^{re.escape(EOS)}\r?$", content)
-        found = [part.strip("\r\n") for part in (parts if len(parts) > 1 else re.split(r"\n\s*\n", content))]
-        found = [text for text in found if text.strip()]
-    if not found:
+        texts = [part.strip("\r\n") for part in (parts if len(parts) > 1 else re.split(r"\n\s*\n", content))]
+        texts = [text for text in texts if text.strip()]
+    if not texts:
         raise UserError(f"{path} has no text in it: give a file with at least two")
-    return found
+    return texts
 
 
 def _of_line(line: str, where: str) -> str:
@@ -213,13 +213,13 @@ def prepared(
 
 def _documents(streams: Sequence[np.ndarray | Tokens], inside: int, count: int | None, tokenizer: Tokenizer) -> Tensor:
     """The document that the middle of each block lies in, numbered in the order of the text."""
-    found, before = [], 0
+    documents, before = [], 0
     for stream in streams:
         parts = [np.asarray(stream[start : start + _CHUNK]) for start in range(0, len(stream), _CHUNK)]
         ends = np.concatenate([i * _CHUNK + np.flatnonzero(part == tokenizer.eos_id) for i, part in enumerate(parts)])
-        found.append(before + np.searchsorted(ends, np.arange(len(stream) // inside) * inside + inside // 2))
+        documents.append(before + np.searchsorted(ends, np.arange(len(stream) // inside) * inside + inside // 2))
         before += len(ends) + 1  # no document goes on in the next folder
-    every = np.concatenate(found)
+    every = np.concatenate(documents)
     return torch.from_numpy(every[evenly(len(every), count)])
 
 
@@ -263,8 +263,8 @@ def check_same_tokenizer(texts: Texts, tokenizer: Tokenizer | None, owner: str) 
     """Reject texts whose ids mean something else to `owner`."""
     if tokenizer is None or tokenizer.hash != texts.tokenizer.hash:
         theirs = "none" if tokenizer is None else repr(tokenizer.name)
-        said = f"the texts are in tokens of {texts.tokenizer.name!r}, {owner} has {theirs}"
-        raise UserError(f"{said}: read them again with the tokenizer of the model")
+        differ = f"the texts are in tokens of {texts.tokenizer.name!r}, {owner} has {theirs}"
+        raise UserError(f"{differ}: read them again with the tokenizer of the model")
 
 
 def join_documents(documents: Sequence[Sequence[int]], eos_id: int) -> list[int]:

@@ -29,7 +29,7 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
     """The same results with their analysis."""
     teacher = next(iter(results.named("teacher")), None)
     best = best_plan(results, teacher)
-    found: Json = {
+    analysis: Json = {
         "teacher": teacher,
         "temperature": results.temperature,
         "best_plan": best,
@@ -42,9 +42,9 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
         "wall_clock": wall_clock(results, best),
         "caught": {cell.name: list(cell.suspicions.values()) for cell in results.cells if cell.suspicions},
     }
-    found["comparisons"] = _comparisons(results, teacher, seed, draws) if teacher else []
-    found["headline"] = headline(results, found)
-    return replace(results, analysis=found)
+    analysis["comparisons"] = _comparisons(results, teacher, seed, draws) if teacher else []
+    analysis["headline"] = headline(results, analysis)
+    return replace(results, analysis=analysis)
 
 
 def contenders(results: Results) -> list[str]:
@@ -91,7 +91,7 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
     def drawn(cell: Cell) -> Drawn:
         return draw_cell(cell, seed=seed, draws=draws)
 
-    found = []
+    comparisons = []
     for plan in results.plans:
         steps = sorted({cell.steps for cell in results.where(model=teacher, plan=plan) if cell.steps})
         controls = {n: _controls(results, teacher, plan, n) for n in steps}
@@ -108,7 +108,7 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
             student, nfe = drawn(cell), float(cell.nfe or 0)
             paths = controls.get(cell.steps or 0, {}).get("temperature", [])
             where = {"model": cell.model, "plan": plan, "steps": cell.steps, "temperature": cell.temperature}
-            found.append({
+            comparisons.append({
                 **where,
                 "nfe": nfe,
                 "nats": float(student.nats_D[0]),
@@ -119,7 +119,7 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
                 "alike": {score: at_equal_entropy(cell, paths, score) for score in SAMENESS},
                 "suspicions": _own_suspicions(cell, results.one(**{**where, "model": teacher})),
             })  # fmt: skip
-    return found
+    return comparisons
 
 
 def _controls(results: Results, teacher: str, plan: str, steps: int) -> dict[str, list[Cell]]:
@@ -157,13 +157,13 @@ def least_gaps(results: Results, seed: int, draws: int) -> list[Json]:
     for cell in results.cells:
         if "path_gap" in cell.ratios and cell.top_p == 1:
             groups.setdefault((cell.model, cell.plan, cell.steps), []).append(cell)
-    found = []
+    gaps = []
     for (model, plan, steps), cells in groups.items():
         chosen, unseen = choose_least([cell.ratios["path_gap"] for cell in cells])
         about: Json = {"model": model, "plan": plan, "steps": steps, "temperature": cells[chosen].temperature}
         about |= {"least_of": [cell.temperature for cell in cells], "count": len(unseen)}
-        found.append({**about, **asdict(_interval(unseen, seed, draws))})
-    return found
+        gaps.append({**about, **asdict(_interval(unseen, seed, draws))})
+    return gaps
 
 
 def _interval(ratio: Ratio, seed: int, draws: int) -> Interval:
@@ -183,12 +183,12 @@ def likelihood_differences(results: Results, teacher: str | None, seed: int, dra
 
 def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
     """NELBO of each plan less that of the first one, of the same model in as many steps, paired over texts."""
-    found = []
+    differences = []
     for bound in (bound for bound in results.bounds if bound.plan):
         other = results.bound(bound.model, results.plans[0], bound.steps)
         if other is not None and other is not bound and bound.pairs_with(other):
-            found.append({**_less(bound, other, seed, draws), "to": other.plan})
-    return found
+            differences.append({**_less(bound, other, seed, draws), "to": other.plan})
+    return differences
 
 
 def one_token_a_step(results: Results, seed: int, draws: int) -> list[Json]:
@@ -197,7 +197,7 @@ def one_token_a_step(results: Results, seed: int, draws: int) -> list[Json]:
     With each NELBO of the model in fewer steps less either, paired over texts.
     """
     length = int(results.settings["length"])
-    found = []
+    rows = []
     for model in dict.fromkeys(bound.model for bound in results.bounds):
         mine = [bound for bound in results.bounds if bound.model == model and bound.plan]
         whole = {str(bound.plan): bound for bound in mine if bound.steps == length}
@@ -208,8 +208,8 @@ def one_token_a_step(results: Results, seed: int, draws: int) -> list[Json]:
         for order, one in (("random", usual), ("best", best)):
             less = [_less(bound, one, seed, draws) for bound in mine if bound is not one and bound.pairs_with(one)]
             nats = one.scores["per_token"]["value"]
-            found.append({"model": model, "order": order, "plan": one.plan, "nats": nats, "less": less})
-    return found
+            rows.append({"model": model, "order": order, "plan": one.plan, "nats": nats, "less": less})
+    return rows
 
 
 def _less(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
@@ -219,15 +219,15 @@ def _less(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
 
 def wall_clock(results: Results, plan: str | None) -> list[Json]:
     """Each causal model against each student on the best plan, where the student takes as long to write a text."""
-    found = []
+    pairs = []
     for ar in (cell for name in results.named("ar") for cell in results.where(model=name) if cell.seconds):
         for name in contenders(results):
             cells = results.where(model=name, plan=plan, temperature=results.temperature)
             seconds = (ar.seconds or 0) / ar.n
             pair: Json = {"ar": ar.model, "temperature": ar.temperature, "model": name, "plan": plan}
             pair |= {"seconds": seconds, "ar_nats": ar.value("judge_nll"), "ar_entropy": ar.value("sampler_entropy")}
-            found.append({**pair, **_at_seconds(cells, seconds)})
-    return found
+            pairs.append({**pair, **_at_seconds(cells, seconds)})
+    return pairs
 
 
 def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
@@ -252,9 +252,9 @@ def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
     return {"found": word, "nats": read(nats), "entropy": read(entropy), "nfe": nfe}
 
 
-def headline(results: Results, found: Json) -> Json | None:
+def headline(results: Results, analysis: Json) -> Json | None:
     """The comparison that is quoted: the entry `student`, else the last student, on the best plan in fewest steps."""
     students = results.named("student")
     name = "student" if "student" in students else next(reversed(students), None)
-    mine = [c for c in found["comparisons"] if c["model"] == name and c["plan"] == found["best_plan"]]
+    mine = [c for c in analysis["comparisons"] if c["model"] == name and c["plan"] == analysis["best_plan"]]
     return min(mine, key=lambda entry: entry["steps"], default=None)

@@ -69,7 +69,7 @@ class Design:
         if not self.draws:
             return []
         masked = [(entry, self.steps) for entry in self.others] + [(entry, self.control) for entry in self.teachers]
-        found = [
+        asked = [
             CellSpec(entry, plan, n, t)
             for entry, steps in masked for plan in self.plans_of(entry) for n in steps for t in self.temperatures
         ]  # fmt: skip
@@ -79,7 +79,7 @@ class Design:
             for entry in self.teachers for plan in self.plans_of(entry) for n in self.control for top_p in self.top_ps
         ]  # fmt: skip
         causal = [entry for entry in self.entries if entry.role == "ar"]
-        return found + cut + [CellSpec(entry, None, None, t) for entry in causal for t in self.temperatures]
+        return asked + cut + [CellSpec(entry, None, None, t) for entry in causal for t in self.temperatures]
 
     def bounds(self) -> list[tuple[Entry, PlanOnGrid | None, int]]:
         """Every model's ELBO; NELBO of every other model on each of its plans in every number of steps."""
@@ -105,14 +105,14 @@ class Design:
 
     def make_bounds(self, maker: CellMaker, texts: Texts) -> tuple[list[Bound], list[str]]:
         """Bounds, and a sentence for each that cannot be had."""
-        found, missing = [], []
+        bounds, missing = [], []
         for entry, plan, steps in self.bounds():
             try:
-                found.append(maker.bound(entry, plan, steps, texts))
+                bounds.append(maker.bound(entry, plan, steps, texts))
             except Unavailable as error:
                 which = f"NELBO on {plan.name} in {steps} steps" if plan else "ELBO"
                 missing.append(f"No {which} of {entry.name}: {error}.")
-        return found, missing
+        return bounds, missing
 
     def _bracketed(self, maker: CellMaker, plan: PlanOnGrid, cells: Sequence[Cell]) -> list[Cell]:
         """More temperatures of the teacher on one plan."""

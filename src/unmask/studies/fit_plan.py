@@ -258,8 +258,8 @@ def _one_order(plan: Plan) -> Locked | LeftToRight:
     """A grid cuts one order of all positions into steps: only plans that have one can be fitted."""
     if isinstance(plan, (Locked, LeftToRight)):
         return plan
-    said = f"a grid cannot be fitted for {plan.name!r}, whose order of positions is not known beforehand"
-    raise UserError(f"{said}: take a locked plan such as golden or iid, or left_to_right")
+    why = f"a grid cannot be fitted for {plan.name!r}, whose order of positions is not known beforehand"
+    raise UserError(f"{why}: take a locked plan such as golden or iid, or left_to_right")
 
 
 def _counted(progress: Progress | None, world: int, total: int) -> Advance | None:

@@ -77,16 +77,16 @@ def plans_on_grids(names: Sequence[str], steps: Sequence[int]) -> list[PlanOnGri
 
     Rejects a plan or grid that is none, a grid without such steps, and one that the plan does not take.
     """
-    found = {}
-    for said in names:
-        plan, sign, grid = said.partition("@")
+    plans = {}
+    for name in names:
+        plan, sign, grid = name.partition("@")
         usual = "uniform" if isinstance(any_plan(plan), EveryPosition) else usual_grid(plan)
         plain = not sign or grid == usual
-        one = PlanOnGrid(plan, plan, usual) if plain else PlanOnGrid(said, plan, grid)
+        one = PlanOnGrid(plan, plan, usual) if plain else PlanOnGrid(name, plan, grid)
         for n in (None, *steps):
             _try(one, n)
-        found[one.name] = one
-    return list(found.values())
+        plans[one.name] = one
+    return list(plans.values())
 
 
 def _try(one: PlanOnGrid, steps: int | None) -> None:
@@ -104,5 +104,5 @@ def _try(one: PlanOnGrid, steps: int | None) -> None:
 
 def fitted_for_others(plans: Sequence[PlanOnGrid], steps: int) -> list[str]:
     """A sentence for each plan whose grid was fitted for another plan."""
-    found = [fitted_for_another(one.at(steps), one.plan, one.name) for one in plans]
-    return [sentence for sentence in found if sentence]
+    sentences = [fitted_for_another(one.at(steps), one.plan, one.name) for one in plans]
+    return [sentence for sentence in sentences if sentence]

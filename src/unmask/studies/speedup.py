@@ -110,11 +110,11 @@ def speed_up(student: Drawn, nfe: float, teacher: Paths) -> SpeedUp:
     fit_ND = falling(value_ND)
     reach = first_reach(log_nfe_N, fit_ND, student.nats_D)
     low, high = between((reach.least_D[1:] - math.log(nfe)).exp(), (reach.most_D[1:] - math.log(nfe)).exp())
-    found, share = float(reach.log_n_D[0]), float((~reach.log_n_D.isnan()).double().mean())
-    if math.isnan(found):
+    log_n, share = float(reach.log_n_D[0]), float((~reach.log_n_D.isnan()).double().mean())
+    if math.isnan(log_n):
         return SpeedUp("not bracketed", None, None, None, None, nfe, share)
-    relation = ">" if found == math.inf else "<" if found == -math.inf else "="
-    n_star = math.exp({">": float(reach.least_D[0]), "<": float(reach.most_D[0]), "=": found}[relation])
+    relation = ">" if log_n == math.inf else "<" if log_n == -math.inf else "="
+    n_star = math.exp({">": float(reach.least_D[0]), "<": float(reach.most_D[0]), "=": log_n}[relation])
     return SpeedUp(relation, n_star / nfe, low or None, high, n_star if relation == "=" else None, nfe, share)
 
 
@@ -126,12 +126,12 @@ def gap_at(student: Drawn, nfe: float, teacher: Paths) -> Interval:
 
 def at_nfe(log_nfe_N: Tensor, value_ND: Tensor, nfe: float) -> Tensor:
     """A curve at one NFE, linear in log NFE between points and NaN beyond them (1% beside a point is that point)."""
-    wanted = math.log(nfe)
-    nearest = int((log_nfe_N - wanted).abs().argmin())
-    if abs(float(log_nfe_N[nearest]) - wanted) < 0.01:
+    log_target = math.log(nfe)
+    nearest = int((log_nfe_N - log_target).abs().argmin())
+    if abs(float(log_nfe_N[nearest]) - log_target) < 0.01:
         return value_ND[nearest]
-    above = int((log_nfe_N > wanted).int().argmax())
-    if wanted < float(log_nfe_N[0]) or wanted > float(log_nfe_N[-1]):
+    above = int((log_nfe_N > log_target).int().argmax())
+    if log_target < float(log_nfe_N[0]) or log_target > float(log_nfe_N[-1]):
         return torch.full_like(value_ND[0], torch.nan)
-    share = (wanted - log_nfe_N[above - 1]) / (log_nfe_N[above] - log_nfe_N[above - 1])
+    share = (log_target - log_nfe_N[above - 1]) / (log_nfe_N[above] - log_nfe_N[above - 1])
     return value_ND[above - 1] + share * (value_ND[above] - value_ND[above - 1])

@@ -101,17 +101,17 @@ def about(chained: Checkpoint, loader: Loader, objective: Chaining, ranks: Ranks
     ready = make_ready(chained.model, ranks.device)
     names = sorted(locked_plans() if gpu else {*objective.plans, *USUAL_PLANS, "iid"})
     counts = objective.steps if gpu else [N for N in COUNTS if N in objective.steps] or objective.steps[:1]
-    found: dict[str, dict[str, list[float]]] = {}
+    measured: dict[str, dict[str, list[float]]] = {}
     for name in names[ranks.rank :: ranks.world]:
-        found[name] = {}
+        measured[name] = {}
         for steps in counts:
             both = _Both(chained.step_law)
             how = locked_plan(name), make_grid("rank", steps), chained.process.schedule
             nats = teacher_force(ready, x_TL, *how, step_law=both, rows=rows).nats_T.mean()
-            found[name][str(steps)] = [float(nats), -both.without / x_TL.numel()]
-    for other in ranks.gather(found):
-        found |= other
-    return {"plans": list(objective.plans), "steps": list(objective.steps), "texts": len(x_TL), "measured": found,
+            measured[name][str(steps)] = [float(nats), -both.without / x_TL.numel()]
+    for other in ranks.gather(measured):
+        measured |= other
+    return {"plans": list(objective.plans), "steps": list(objective.steps), "texts": len(x_TL), "measured": measured,
             "measured_in": round(time.perf_counter() - began, 1)}  # fmt: skip
 
 

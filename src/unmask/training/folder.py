@@ -28,10 +28,10 @@ from unmask.training.state import load_state, save_state
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A nested config as one level of dotted names."""
-    found: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     for key, item in value.items():
-        found |= flat(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item}
-    return found
+        items |= flat(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item}
+    return items
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: set[str]) -> list[str]:

@@ -175,8 +175,8 @@ class Run:
                 loss.backward()
             sums = terms if sums is None else sums + terms
         assert sums is not None
-        asked = sums.new_full((1,), float(self.stop.signal is not None))
-        return self.ranks.sum(torch.cat([sums, asked]))
+        stopping = sums.new_full((1,), float(self.stop.signal is not None))
+        return self.ranks.sum(torch.cat([sums, stopping]))
 
     def _forward(self, student: nn.Module, *, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         noise = stream(self.trainer.seed, "noise", step)  # the same for every micro-batch and process
@@ -185,8 +185,8 @@ class Run:
 
     def _look_back(self, behind: int) -> None:
         """Take in the numbers of all steps but the newest `behind`; raises UserError for the first that went wrong."""
-        for step, (loss, norm, *sums, asked) in self.arrivals.take(behind):
-            self.stopping |= asked > 0
+        for step, (loss, norm, *sums, stopping) in self.arrivals.take(behind):
+            self.stopping |= stopping > 0
             if trouble := self.watch.trouble(loss, norm):
                 raise self._stopped(step, trouble)
             self.window.add([*sums, norm])
@@ -271,9 +271,9 @@ class Run:
         """Entropy and largest logit of every block's attention, on a few held-out sequences, half masked."""
         z_BL = half_masked(held_out, model.mask_id if self._masks else None).to(self.ranks.device)
         with self._autocast():
-            found = list(enumerate(family_of(model).attention(model, z_BL) or ()))
-        entropies = {f"attention_entropy_{block}": entropy for block, (entropy, _) in found}
-        return entropies | {f"attention_logit_{block}": largest for block, (_, largest) in found}
+            blocks = list(enumerate(family_of(model).attention(model, z_BL) or ()))
+        entropies = {f"attention_entropy_{block}": entropy for block, (entropy, _) in blocks}
+        return entropies | {f"attention_logit_{block}": largest for block, (_, largest) in blocks}
 
     @property
     def _masks(self) -> bool:

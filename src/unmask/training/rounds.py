@@ -34,9 +34,9 @@ NO_GAP = 2.0**-64  # delta of a method without one: it doubles like any, and mor
 def takes(name: str) -> set[str]:
     """The settings of a method that a user may give; what it has no use for is refused."""
     kind = method_named(name)
-    found = settings_of(kind)
-    found |= {"tau_drop"} if issubclass(kind, Distillation) else set()
-    return found | ({"snapshot"} if "delta" in found else set())
+    settings = settings_of(kind)
+    settings |= {"tau_drop"} if issubclass(kind, Distillation) else set()
+    return settings | ({"snapshot"} if "delta" in settings else set())
 
 
 @dataclass(eq=False)

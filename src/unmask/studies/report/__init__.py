@@ -55,10 +55,10 @@ def _tables(results: Results) -> list[tables.Table]:
 def _samples(results: Results) -> dict[str, list[Cell]]:
     """Cells whose texts are shown, under their headings: every model on the chosen plan at equal steps, then others."""
     plan, temperature = results.analysis["best_plan"], results.temperature
-    found = {f"{n} steps": results.where(plan=plan, steps=n, temperature=temperature) for n in results.steps}
+    cells_under = {f"{n} steps": results.where(plan=plan, steps=n, temperature=temperature) for n in results.steps}
     given = [cell for cell in results.cells if not cell.steps and results.models[cell.model]["role"] != "control"]
-    found["real text and other texts"] = given[:3]
-    with_texts = {heading: [cell for cell in cells if cell.samples] for heading, cells in found.items()}
+    cells_under["real text and other texts"] = given[:3]
+    with_texts = {heading: [cell for cell in cells if cell.samples] for heading, cells in cells_under.items()}
     return {heading: cells for heading, cells in with_texts.items() if cells}
 
 

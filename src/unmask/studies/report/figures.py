@@ -87,10 +87,10 @@ def against_nfe(results: Results) -> Figure | None:
     panels = []
     for (title, unit), scored in shown.items():
         lines: dict[tuple[str, str | None], list[Point]] = {}
-        for entry, said in scored:
+        for entry, score in scored:
             if entry.nfe:
-                says = f"{entry.model}, {entry.plan}, NFE {entry.nfe:.1f}: {said['value']:.4g} {limits(said)}"
-                point = Point(entry.nfe, said["value"], says, said["low"], said["high"])
+                says = f"{entry.model}, {entry.plan}, NFE {entry.nfe:.1f}: {score['value']:.4g} {limits(score)}"
+                point = Point(entry.nfe, score["value"], says, score["low"], score["high"])
                 lines.setdefault((entry.model, entry.plan), []).append(point)
         if lines:
             series = [_series(results, *path, sorted(points, key=lambda p: p.x)) for path, points in lines.items()]

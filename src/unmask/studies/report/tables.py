@@ -45,9 +45,9 @@ def questions(results: Results) -> Table:
         right, cost = f"{row['exact_match']:.1%}{error}", f"{row['tokens_a_forward']:.2f}"
         rows.append([row["model"], row["way"], right, cost, f"{row['seconds_an_answer']:.2f}"])
     head = ["model", "in", "right", "tokens a forward", "seconds an answer"]
-    asked = results.questions[0]["questions"] if results.questions else 0
+    count = results.questions[0]["questions"] if results.questions else 0
     note = "± is a standard error over the questions; seconds are of this machine and batch."
-    return Table(f"{asked} questions, exact match of the number after ####", head, rows, note)
+    return Table(f"{count} questions, exact match of the number after ####", head, rows, note)
 
 
 def main_table(results: Results) -> Table:
@@ -96,9 +96,9 @@ def _nats(cell: Cell | None) -> str:
 
 def speed_ups(results: Results) -> Table:
     """Speed-up at equal own entropy and the gaps, always against the teacher on the same plan."""
-    found = results.analysis["comparisons"]
+    comparisons = results.analysis["comparisons"]
     kinds = {"temperature": "gap to the teacher at a temperature", "top_p": "gap to its top-p"}
-    kinds = {kind: words for kind, words in kinds.items() if any(kind in entry["gap_to"] for entry in found)}
+    kinds = {kind: words for kind, words in kinds.items() if any(kind in entry["gap_to"] for entry in comparisons)}
     rows = [
         [
             f"{entry['model']}\n{entry['plan']}, {entry['steps']} steps\nNFE {entry['nfe']:.1f}",
@@ -107,7 +107,7 @@ def speed_ups(results: Results) -> Table:
             f"{entry['entropy']:.3f}",
             *(_both(entry["alike"][score]) for score in ("self_bleu", "repeated_4")),
         ]
-        for entry in found
+        for entry in comparisons
     ]
     note = (
         "Against the undistilled teacher on the same plan, with its temperature, or its top-p, set to the student's "
@@ -126,15 +126,15 @@ def _both(scores: Json | None) -> str:
 
 
 def _speed_up(entry: Json) -> str:
-    found = entry["speed_up"]
-    if found["value"] is None:
+    speed_up = entry["speed_up"]
+    if speed_up["value"] is None:
         return "not bracketed: the teacher has this entropy nowhere"
-    value = f"{SIGNS[found['relation']]}{found['value']:.2f}x"
+    value = f"{SIGNS[speed_up['relation']]}{speed_up['value']:.2f}x"
     if credited(entry):
-        return f"{value} faster\n{limits(found, digits=2)}"
-    if found["faster"]:
+        return f"{value} faster\n{limits(speed_up, digits=2)}"
+    if speed_up["faster"]:
         return "not credited: its texts look wrong"
-    return f"no speed-up shown\n{value}, interval {limits(found, digits=2)}"
+    return f"no speed-up shown\n{value}, interval {limits(speed_up, digits=2)}"
 
 
 def _number(value: float, signed: bool, digits: int) -> str:
@@ -167,8 +167,8 @@ def halved(score: Json | None, signed: bool = False, digits: int = 3) -> str:
 
 def two_by_two(results: Results) -> Table:
     """{teacher, student} x {base plan, chosen plan}: what the plan gives, what distillation gives."""
-    found = results.analysis
-    plans = list(dict.fromkeys(plan for plan in (found["base_plan"], found["best_plan"]) if plan))
+    analysis = results.analysis
+    plans = list(dict.fromkeys(plan for plan in (analysis["base_plan"], analysis["best_plan"]) if plan))
 
     def corner(model: str, plan: str, steps: int) -> str:
         cell = results.one(model=model, plan=plan, steps=steps, temperature=results.temperature)
@@ -185,10 +185,10 @@ def two_by_two(results: Results) -> Table:
 
     rows = with_numbers(
         [f"{model}\n{steps} steps", *(corner(model, plan, steps) for plan in plans)]
-        for name in (contenders(results) if found["teacher"] else [])
-        for steps in results.steps for model in (found["teacher"], name)
+        for name in (contenders(results) if analysis["teacher"] else [])
+        for steps in results.steps for model in (analysis["teacher"], name)
     )  # fmt: skip
-    head = ["", *(f"{plan}{' (chosen)' if plan == found['best_plan'] else ''}" for plan in plans)]
+    head = ["", *(f"{plan}{' (chosen)' if plan == analysis['best_plan'] else ''}" for plan in plans)]
     note = (
         "Down a column is what distillation gives, along a row what the plan gives; ± is half the 95% interval. The "
         "plan is chosen by the teacher's own scores, without looking at a student."
