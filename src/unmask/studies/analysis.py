@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from unmask.metrics.score import DRAWS, Ratio, bootstrap, choose_least, difference
-from unmask.studies.frontier import Drawn, Interval, at_equal_entropy, draw_cell
+from unmask.studies.frontier import Interval, Resampled, at_equal_entropy, draw_cell
 from unmask.studies.results import Bound, Cell, Json, Results
 from unmask.studies.speedup import gap_at, speed_up
 
@@ -88,7 +88,7 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
     """Every student at the headline's temperature against the teacher on the same plan."""
 
     @cache
-    def drawn(cell: Cell) -> Drawn:
+    def drawn(cell: Cell) -> Resampled:
         return draw_cell(cell, seed=seed, draws=draws)
 
     comparisons = []
@@ -178,7 +178,7 @@ def likelihood_differences(results: Results, teacher: str | None, seed: int, dra
     """NELBO of each student less the teacher's at the same plan and steps, paired over texts and plans."""
     mine = [bound for name in contenders(results) for bound in results.bounds if bound.model == name]
     pairs = [(bound, results.bound(teacher, bound.plan, bound.steps)) for bound in mine]
-    return [_less(bound, other, seed, draws) for bound, other in pairs if other and bound.pairs_with(other)]
+    return [_difference(bound, other, seed, draws) for bound, other in pairs if other and bound.pairs_with(other)]
 
 
 def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
@@ -187,7 +187,7 @@ def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
     for bound in (bound for bound in results.bounds if bound.plan):
         other = results.bound(bound.model, results.plans[0], bound.steps)
         if other is not None and other is not bound and bound.pairs_with(other):
-            differences.append({**_less(bound, other, seed, draws), "to": other.plan})
+            differences.append({**_difference(bound, other, seed, draws), "to": other.plan})
     return differences
 
 
@@ -206,13 +206,15 @@ def one_token_a_step(results: Results, seed: int, draws: int) -> list[Json]:
             continue
         best = min(whole.values(), key=lambda bound: bound.ratio.value)
         for order, one in (("random", usual), ("best", best)):
-            less = [_less(bound, one, seed, draws) for bound in mine if bound is not one and bound.pairs_with(one)]
+            less = [
+                _difference(bound, one, seed, draws) for bound in mine if bound is not one and bound.pairs_with(one)
+            ]
             nats = one.scores["per_token"]["value"]
             rows.append({"model": model, "order": order, "plan": one.plan, "nats": nats, "less": less})
     return rows
 
 
-def _less(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
+def _difference(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
     score = difference(bound.ratio, other.ratio, "nats/token", {}, seed=seed, draws=draws)
     return {"model": bound.model, "plan": bound.plan, "steps": bound.steps, **score.plain()}
 

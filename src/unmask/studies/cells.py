@@ -58,7 +58,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TimedSamples:
     """Samples and the seconds they took, with what those belong to: what is kept before any judge is asked."""
 
     samples: Samples
@@ -71,7 +71,7 @@ class Drawn:
         return {**numbers, "seconds": self.seconds, "timing": self.timing, "record": drawn.record}
 
     @classmethod
-    def from_json(cls, data: Json) -> Drawn:
+    def from_json(cls, data: Json) -> TimedSamples:
         tokens_nL, nfe_n = torch.tensor(data["tokens"]), torch.tensor(data["nfe"])
         log_q_n1 = torch.tensor(data["log_q"], dtype=torch.float64)[:, None]
         samples = Samples(tokens_nL, tokens_nL < 0, log_q_n1, nfe_n, [], data["record"])
@@ -101,7 +101,7 @@ class CellSpec:
         """What decides which texts are drawn, but for the noise."""
         if self.plan is None or self.steps is None:
             return [CAUSAL, self.temperature, causal_behaviour(self.temperature)]
-        does = self.plan.does(self.steps, self.temperature, self.entry.checkpoint)
+        does = self.plan.behaviour(self.steps, self.temperature, self.entry.checkpoint)
         return [self.plan.law(self.steps), self.steps, self.temperature, does, *self._cut]
 
     @property
@@ -157,15 +157,15 @@ class CellMaker:
             tokens=sum(map(len, texts.rows)), samples=tuple(texts.strings[:SHOWN]), **measured,
         )  # fmt: skip
 
-    def _samples(self, spec: CellSpec, key: list[Any]) -> Drawn:
-        drawn = self._load(".samples", key, Drawn.from_json)
+    def _samples(self, spec: CellSpec, key: list[Any]) -> TimedSamples:
+        drawn = self._load(".samples", key, TimedSamples.from_json)
         if drawn is None:
             if spec.entry.identity not in self._warm:  # the first draw of a model pays for its start
                 self._draw(spec, self._warming(spec.entry))
                 self._warm.add(spec.entry.identity)
             start = time.perf_counter()
             samples = self._draw(spec, self.study.n)
-            drawn = Drawn(samples, time.perf_counter() - start, self._timing(spec))
+            drawn = TimedSamples(samples, time.perf_counter() - start, self._timing(spec))
             self._save(".samples", key, drawn.to_json())
         return drawn
 
@@ -211,7 +211,7 @@ class CellMaker:
         rows = self.study.batch or usual_batch(entry.checkpoint.model, self.ranks.device)
         return min(self.study.n, rows * self.ranks.world) if self.study.compile else 1
 
-    def _score(self, spec: CellSpec, drawn: Drawn, headline: bool) -> Cell:
+    def _score(self, spec: CellSpec, drawn: TimedSamples, headline: bool) -> Cell:
         entry, samples = spec.entry, drawn.samples
         texts = of_samples(samples, entry.checkpoint.tokenizer, sha256=entry.sha256, name=entry.name)
         measured = self.measure(texts, headline=headline)
@@ -226,7 +226,7 @@ class CellMaker:
         """NELBO on a plan in so many steps; without a plan, the ELBO."""
         what = f"{entry.name}, " + (f"NELBO, {plan.name}, {steps} steps" if plan else "ELBO")
         self.progress(what)
-        law = plan and [plan.law(steps), steps, plan.does(steps, 1.0, entry.checkpoint)]
+        law = plan and [plan.law(steps), steps, plan.behaviour(steps, 1.0, entry.checkpoint)]
         settings = [self.study.seed, self.study.precision, texts.record["sha256"], self.ranks.device.type]
         key = ["bound", entry.identity, law, *settings]
         bound = self._load("", key, Bound.from_json)

@@ -58,7 +58,7 @@ class Design:
     def plans_of(self, entry: Entry) -> Sequence[PlanOnGrid]:
         """Those of the plans that were asked for that are of its process, or the process's usual one."""
         by_plan = entry.checkpoint.process.by_plan
-        return [plan for plan in self.plans if plan.of_every != by_plan] or [COMB if by_plan else EVERY]
+        return [plan for plan in self.plans if plan.every_position != by_plan] or [COMB if by_plan else EVERY]
 
     @property
     def every_plan(self) -> list[PlanOnGrid]:
@@ -125,7 +125,7 @@ class Design:
         path = [cell for cell in mine if cell.model == teacher.name]
         more = self._beyond(maker, teacher, plan, path, students)
         drawn = {float(cell.temperature or 0) for cell in [*path, *more]}
-        met = {meeting([*path, *more], student) for student in students}
+        met = {meeting_temperature([*path, *more], student) for student in students}
         for temperature in sorted(one for one in met if one is not None):
             if min(abs(temperature - one) for one in drawn) > NEAR:
                 drawn.add(temperature)
@@ -160,7 +160,7 @@ def _entropy(cell: Cell, errors: float = 0.0) -> float:
     return float(score["value"] + errors * (score["stderr"] or 0))
 
 
-def meeting(teacher: Sequence[Cell], student: Cell) -> float | None:
+def meeting_temperature(teacher: Sequence[Cell], student: Cell) -> float | None:
     """The temperature, to 0.02, at which the teacher's own entropy at the same steps meets the student's."""
     path = sorted((cell for cell in teacher if cell.steps == student.steps), key=lambda cell: -(cell.temperature or 0))
     target = _entropy(student)

@@ -34,7 +34,7 @@ from unmask.studies.design import Design
 from unmask.studies.entries import GIVEN, REAL, TEXTS, Entry, gather
 from unmask.studies.measure import Measure, RealText
 from unmask.studies.plans_on_grids import PlanOnGrid, fitted_for_others, plans_on_grids
-from unmask.studies.questions import frontier
+from unmask.studies.questions import ask_models
 from unmask.studies.results import PER_TEXT, Cell, Json, Results, write_results
 from unmask.studies.study import Study
 
@@ -168,7 +168,7 @@ def _answers(job: _Job, path: Path, study: Study, report: Progress, **how: Any) 
     """Answers to questions. Every process calls it: they share the answers."""
     masked = {entry.name: entry.checkpoint for entry in job.design.entries}
     how |= {name: getattr(study, name) for name in ("steps", "seed", "device", "precision", "compile", "batch")}
-    return frontier(masked, path, report=report, **how)
+    return ask_models(masked, path, report=report, **how)
 
 
 def _about_given(cells: Sequence[Cell]) -> dict[str, Json]:
@@ -199,7 +199,7 @@ def _check(study: Study, models: bool) -> None:
     plans = plans_on_grids(study.plans, study.steps or ())
     for plan in plans:
         grid = plan.at(study.steps[0] if study.steps else None)
-        if study.bounds and study.data is not None and models and grid.argmax_tail and not plan.of_every:
+        if study.bounds and study.data is not None and models and grid.argmax_tail and not plan.every_position:
             tail = f"{plan.name} fills its last positions by argmax and has no NELBO"
             raise UserError(f"{tail}: take the grid uniform, or say --no-bounds")
     if study.only_bounds and not models:
@@ -234,7 +234,7 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str], *, draws: 
         notes.append(NOT_COMPARED)
     notes += fitted_for_others(plans, steps[0])
     for entry in entries:
-        if entry.role != "ar" and not any(plan.of_every != entry.checkpoint.process.by_plan for plan in plans):
+        if entry.role != "ar" and not any(plan.every_position != entry.checkpoint.process.by_plan for plan in plans):
             usual = design.plans_of(entry)[0].name
             notes.append(f"{entry.name}: none of --plans is of the process {entry.checkpoint.process.name}: {usual}.")
     scored = [plan for entry in entries if entry.role != "ar" for plan in design.plans_of(entry)]
@@ -254,7 +254,8 @@ def _doublings(length: int) -> set[int]:
 
 def _usual_steps(length: int, plans: Sequence[PlanOnGrid], notes: list[str]) -> list[int]:
     """Of the usual steps only those that can be run: a default is cut, not rejected."""
-    possible = set(range(1, length + 1)).intersection(*(plan.counts for plan in plans if plan.counts is not None))
+    of_plans = (plan.step_counts for plan in plans)
+    possible = set(range(1, length + 1)).intersection(*(counts for counts in of_plans if counts is not None))
     most = min(MOST, max(possible, default=length))
     steps = sorted(_doublings(most) & possible) or [max(possible, default=most)]
     if steps != (usual := sorted(_doublings(MOST))):

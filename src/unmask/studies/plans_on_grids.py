@@ -17,7 +17,7 @@ from unmask.plans.every import ANCESTRAL, EveryPosition, any_plan, check_times
 from unmask.plans.grids import GRID_NAMES, Grid, fitted_for_another, make_grid, steps_in, usual_grid
 from unmask.plans.plan import USUAL, make_plan
 from unmask.processes.schedule import LogLinear
-from unmask.studies.fingerprint import behaviour
+from unmask.studies import fingerprint
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PlanOnGrid:
         return make_grid(self.grid, steps)
 
     @property
-    def counts(self) -> set[int] | None:
+    def step_counts(self) -> set[int] | None:
         """The numbers of steps that it has a grid of; None: any."""
         return None if self.grid in GRID_NAMES else steps_in(Path(self.grid))
 
@@ -51,13 +51,13 @@ class PlanOnGrid:
             "argmax_tail": grid.argmax_tail,
         }
 
-    def does(self, steps: int, temperature: float, checkpoint: Checkpoint) -> str:
+    def behaviour(self, steps: int, temperature: float, checkpoint: Checkpoint) -> str:
         """What the sampler does on it, as a key."""
         how = checkpoint.process, checkpoint.step_law, checkpoint.model.mask_id is not None
-        return behaviour(self.plan, self.at(steps), temperature, *how)  # type: ignore[arg-type]
+        return fingerprint.behaviour(self.plan, self.at(steps), temperature, *how)  # type: ignore[arg-type]
 
     @property
-    def of_every(self) -> bool:
+    def every_position(self) -> bool:
         """Whether it is of a process that draws every position at every step."""
         return isinstance(any_plan(self.plan), EveryPosition)
 
@@ -94,7 +94,7 @@ def _try(one: PlanOnGrid, steps: int | None) -> None:
     blank_12 = torch.ones(1, 2, dtype=torch.bool)
     grid = one.at(steps)
     try:
-        if one.of_every:
+        if one.every_position:
             check_times(any_plan(one.plan), grid)
         else:
             make_plan(one.plan).assign(blank_12, grid, LogLinear(), [stream(0, "try")])

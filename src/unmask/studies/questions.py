@@ -66,7 +66,7 @@ def ask(
     }  # fmt: skip
 
 
-def frontier(
+def ask_models(
     models: Mapping[str, Checkpoint], path: Path, *, steps: Sequence[int] | None, thresholds: Sequence[float] = (),
     max_new: int, report: Callable[[str], None] | None = None, **how: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip

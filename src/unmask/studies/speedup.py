@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.studies.frontier import Drawn, Interval, Path, best_at, between
+from unmask.studies.frontier import EntropyPath, Interval, Resampled, best_at, between
 
 
 @dataclass(frozen=True)
@@ -94,17 +94,17 @@ def first_reach(log_nfe_N: Tensor, fit_ND: Tensor, target_D: Tensor) -> Reach:
     return Reach(found_D, torch.where(found_D == torch.inf, last_nfe_D, least_D), most_D)
 
 
-Paths = Mapping[float, Sequence[Path]]  # of the teacher on one plan, by NFE
+PathsByNFE = Mapping[float, Sequence[EntropyPath]]  # of the teacher on one plan, by NFE
 
 
-def reference(teacher: Paths, entropy_D: Tensor) -> tuple[Tensor, Tensor]:
+def reference(teacher: PathsByNFE, entropy_D: Tensor) -> tuple[Tensor, Tensor]:
     """(log NFE, nats at this entropy) of the teacher, NFE rising; NaN where it is not bracketed."""
     order = sorted(teacher)
     log_nfe_N = torch.tensor([math.log(nfe) for nfe in order], dtype=torch.float64)
     return log_nfe_N, torch.stack([best_at(teacher[nfe], entropy_D) for nfe in order])
 
 
-def speed_up(student: Drawn, nfe: float, teacher: Paths) -> SpeedUp:
+def speed_up(student: Resampled, nfe: float, teacher: PathsByNFE) -> SpeedUp:
     """Of a student's cell, against the teacher's paths by NFE, on the same plan."""
     log_nfe_N, value_ND = reference(teacher, student.entropy_D)
     fit_ND = falling(value_ND)
@@ -118,7 +118,7 @@ def speed_up(student: Drawn, nfe: float, teacher: Paths) -> SpeedUp:
     return SpeedUp(relation, n_star / nfe, low or None, high, n_star if relation == "=" else None, nfe, share)
 
 
-def gap_at(student: Drawn, nfe: float, teacher: Paths) -> Interval:
+def gap_at(student: Resampled, nfe: float, teacher: PathsByNFE) -> Interval:
     """The judge's nats a byte of the student less the teacher's at its NFE and own entropy; below 0 is its gain."""
     log_nfe_N, value_ND = reference(teacher, student.entropy_D)
     return Interval.of(student.nats_D - at_nfe(log_nfe_N, value_ND, nfe))

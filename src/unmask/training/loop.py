@@ -34,7 +34,7 @@ from unmask.models.denoiser import is_causal
 from unmask.models.family import family_of, plain
 from unmask.objectives.base import IDENTITY, REGIONS, LossOutput, Objective
 from unmask.processes import Masked, Process
-from unmask.training.evaluate import Likelihood, half_masked, likelihood
+from unmask.training.evaluate import HeldOutScore, half_masked, likelihood
 from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard, Look
 from unmask.training.metrics import BEHIND, Arrivals, MetricsLog, Window
@@ -64,7 +64,7 @@ class Run:
             compile_loss()
         self.watch, self.attention = LossWatch(), AttentionWatch(data.length)
         self.window, self.arrivals = Window(), Arrivals()
-        self.score: Likelihood | None = None
+        self.score: HeldOutScore | None = None
         self.clock, self.tokens = Stopwatch(), 0  # of training since the last line of metrics, in this session
         self.total_seconds = 0.0  # of training over all sessions
         self.share = trainer.batch // ranks.world
@@ -280,7 +280,7 @@ class Run:
         """Whether the network reads masks: only of those is it known how sharply they attend at half masked."""
         return not self.causal and self.student.model.mask_id is not None
 
-    def _look(self, score: Likelihood) -> Look:
+    def _look(self, score: HeldOutScore) -> Look:
         assert self.guard is not None
         student = Checkpoint(self.student.built("ema"), self._process, self.data.tokenizer, step_law=self._step_law)
         tau_product = self.rounds.tau_product if self.rounds else 1.0
@@ -319,7 +319,7 @@ class Run:
         with reading(self.folder.states()[step], "the training state", self.folder.cure(step)):
             self.watch.restore(facts["watch"])
             self.window = Window(**facts["window"])
-            self.score = Likelihood(**facts["score"]) if facts["score"] else None
+            self.score = HeldOutScore(**facts["score"]) if facts["score"] else None
             self.total_seconds = float(facts["seconds"])
             self.attention.named = set(facts["attention"])
             if self.guard:
