@@ -37,6 +37,7 @@ from unmask.sampling.drafts import How, new_table, start_draft, take_step
 
 PROMPT, ANSWER, BLOCK = 128, 256, 32
 L = PROMPT + ANSWER
+A_TURN = (1, 4)  # forwards of a turn, of several rows and of one
 BATCHES, TEMPERATURES, STEPS, TOKENS = (1, 8), (0.0, 1.0), (256, 64, 32), (2, 4, 8)
 
 
@@ -212,12 +213,7 @@ def published(bench: Bench, batch: int, temperature: float, body: Any) -> Conten
             yield
 
     name = "plain" if body is bench.model else "plain on our body"
-    return Contender({"name": name, "batch": batch, "temperature": temperature}, loop(), 2, a_turn(batch))
-
-
-def a_turn(batch: int) -> int:
-    """Forwards of a turn."""
-    return 4 if batch == 1 else 1
+    return Contender({"name": name, "batch": batch, "temperature": temperature}, loop(), 2, A_TURN[batch == 1])
 
 
 def no_cache(bench: Bench, *, B: int, temperature: float) -> None:
@@ -229,7 +225,7 @@ def no_cache(bench: Bench, *, B: int, temperature: float) -> None:
             for steps in STEPS:
                 facts = {"name": f"{name}, {order}", **setting, "steps": steps, "tokens_a_forward": ANSWER // steps}
                 loop = stepped(bench, ready, plan, steps, B, temperature)
-                found.append(Contender(facts, loop, 2, a_turn(B)))
+                found.append(Contender(facts, loop, 2, A_TURN[B == 1]))
     rows = against_plain(bench, found, 5)
     show(rows, f"[{bench.spent():5.1f} s] no cache, batch {B}, temperature {temperature:g}")
 

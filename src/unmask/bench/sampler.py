@@ -133,15 +133,11 @@ def _measure(checkpoint: Checkpoint, body: Ready, B: int, plan: Plan, grids: lis
         flops = B * L * (forwards * body_flops + head * head_flops)
         per_step = timing.seconds / forwards / B
         return {
-            "name": name,
-            "steps": steps,
-            "ms_per_sequence_step": per_step * 1e3,
+            "name": name, "steps": steps, "ms_per_sequence_step": per_step * 1e3,
             "tokens_per_second": B * L / timing.seconds if steps else None,
-            "flops_share": flops / timing.seconds / rate_of(place),
-            "over_body": per_step * B / alone.seconds,
-            "spread": timing.spread,
-            "peak_gib": timing.peak_gib,
-        }
+            "flops_share": flops / timing.seconds / rate_of(place), "over_body": per_step * B / alone.seconds,
+            "spread": timing.spread, "peak_gib": timing.peak_gib,
+        }  # fmt: skip
 
     alone = measure(lambda: body.features(*given), place, repeats=max(repeats, 10), warmup=3)
     rows = [row("body alone", alone, head=False)]
@@ -187,9 +183,8 @@ def _ratios(rows: list[Row]) -> list[Row]:
 
 
 def _words(ratios: list[Row]) -> list[str]:
-    return [
-        f"{one['steps']} steps: "
-        + ", ".join(f"{value:.1f}x {key}" for key, value in one.items() if key.startswith("faster"))
-        + f"; {one['over_body']:.2f}x the body alone"
-        for one in ratios
-    ]
+    words = []
+    for one in ratios:
+        faster = ", ".join(f"{value:.1f}x {key}" for key, value in one.items() if key.startswith("faster"))
+        words.append(f"{one['steps']} steps: {faster}; {one['over_body']:.2f}x the body alone")
+    return words

@@ -113,14 +113,12 @@ class Steps:
 
         timing = measure(work, self.place, repeats=min(repeats, fit // together), warmup=0)  # it is warm by now
         sequences = B * accumulate * together
+        rate = sequences * self.L / timing.seconds
         return {
-            "name": name,
-            "tokens_per_second": sequences * self.L / timing.seconds,
-            "ms_per_sequence": timing.seconds / sequences * 1e3,
-            "flops_share": sequences * self.L * self.flops(name) / timing.seconds / rate_of(self.place),
-            "spread": timing.spread,
-            "peak_gib": timing.peak_gib,
-        }
+            "name": name, "tokens_per_second": rate, "ms_per_sequence": timing.seconds / sequences * 1e3,
+            "flops_share": rate * self.flops(name) / rate_of(self.place),
+            "spread": timing.spread, "peak_gib": timing.peak_gib,
+        }  # fmt: skip
 
     def largest_batch(self, loss: Loss) -> int:
         """The most sequences that fit under a loss: from two small batches the need is a straight line."""

@@ -124,27 +124,18 @@ def _choices(name: str) -> str:
 def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: Dtype) -> Judge:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     if not is_causal(model):
-        raise UserError(
-            f"{name} is a masked model: a judge reads from left to right; train one with `unmask train --objective ar`"
-        )
+        raise UserError(f"{name} is a masked model: a judge reads from left to right; train one with `unmask train "
+                        "--objective ar`")  # fmt: skip
     if tokenizer is None:
         raise UserError(f"{name} has no tokenizer, so that it cannot read text: save it with one")
     ready = make_ready(model, device, dtype)
     return Judge(
-        name=name,
-        id=f"{identity_of(checkpoint)}:{dtype}:None",
-        kind="unmask",
-        context=model.length,
-        eos_id=tokenizer.eos_id,
-        bos_id=None,
-        vocabulary=vocabulary_hash(tokenizer),
-        states=model.vocab_size,
-        device=device,
-        dtype=dtype,
-        encode=tokenizer.encode_batch,
+        name=name, id=f"{identity_of(checkpoint)}:{dtype}:None", kind="unmask", device=device, dtype=dtype,
+        context=model.length, states=model.vocab_size, vocabulary=vocabulary_hash(tokenizer),
+        eos_id=tokenizer.eos_id, bos_id=None, encode=tokenizer.encode_batch,
         logits=lambda ids_BT: without_mask(ready.logits(ready.features(ids_BT.to(device))), model.mask_id),
         features=lambda ids_BT: ready.features(ids_BT.to(device)),
-    )
+    )  # fmt: skip
 
 
 def vocabulary_hash(tokenizer: Tokenizer | Mapping[str, int]) -> str:
@@ -209,21 +200,13 @@ def _transformers(folder: Path, name: str, device: torch.device, dtype: Dtype) -
         return body(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False)
 
     judge = Judge(
-        name=name,
-        id=f"{commit or key_of(weights_hash(model), vocabulary, eos_id, context)}:{dtype}:{bos_id}",
-        kind="transformers",
-        context=context,
-        eos_id=eos_id,
-        bos_id=bos_id,
-        vocabulary=vocabulary,
-        states=int(config.vocab_size),
-        device=device,
-        dtype=dtype,
-        encode=lambda texts: _encode(tokenizer, texts),
+        name=name, id=f"{commit or key_of(weights_hash(model), vocabulary, eos_id, context)}:{dtype}:{bos_id}",
+        kind="transformers", device=device, dtype=dtype, context=context, states=int(config.vocab_size),
+        vocabulary=vocabulary, eos_id=eos_id, bos_id=bos_id, encode=lambda texts: _encode(tokenizer, texts),
         logits=lambda ids_BT: run(network, ids_BT).logits,
         # what the head reads: a table of all states would be made for nothing
         features=lambda ids_BT: run(network.base_model, ids_BT).last_hidden_state.float(),
-    )
+    )  # fmt: skip
     _check_causal(judge)
     return judge
 

@@ -61,13 +61,9 @@ def mauve(drawn_ND: Array, real_ND: Array, *, least: int = LEAST, clusters: int 
     clusters = clusters or max(2, round(few / 10))
     # MAUVE's own name for the two sides: p is human, q is the model
     result = package.compute_mauve(
-        p_features=real_ND,
-        q_features=drawn_ND,
-        num_buckets=clusters,
-        mauve_scaling_factor=SCALE,
-        seed=seed_of(seed, "mauve") % 2**31,
-        verbose=False,
-    )
+        p_features=real_ND, q_features=drawn_ND, num_buckets=clusters, mauve_scaling_factor=SCALE,
+        seed=seed_of(seed, "mauve") % 2**31, verbose=False,
+    )  # fmt: skip
     random = np.random.default_rng(seed_of(seed, "mauve bootstrap"))
     sides = (result.p_hist, len(real_ND)), (result.q_hist, len(drawn_ND))
     p_SC, q_SC = (random.multinomial(n, hist / np.sum(hist), size=_DRAWS) / n for hist, n in sides)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from unmask.metrics.score import Unavailable
 from unmask.metrics.texts import Texts
@@ -123,35 +124,31 @@ class Design:
         names = {entry.name for entry in self.others}
         students = [cell for cell in mine if cell.model in names and cell.temperature == max(self.temperatures)]
         path = [cell for cell in mine if cell.model == teacher.name]
-        more = self._beyond(maker, teacher, plan, path, students)
+        row = partial(self._row, maker, teacher, plan)
+        more = self._beyond(row, path, students)
         drawn = {float(cell.temperature or 0) for cell in [*path, *more]}
         met = {meeting_temperature([*path, *more], student) for student in students}
         for temperature in sorted(one for one in met if one is not None):
             if min(abs(temperature - one) for one in drawn) > NEAR:
                 drawn.add(temperature)
-                more += self._row(maker, teacher, plan, self.control, temperature)
+                more += row(temperature)
         return more
 
-    def _beyond(
-        self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, path: Sequence[Cell], targets: Sequence[Cell]
-    ) -> list[Cell]:
+    def _beyond(self, row: Callable[[float], list[Cell]], path: Sequence[Cell], targets: Sequence[Cell]) -> list[Cell]:
         """Cells at temperatures beyond those of a path, until its entropies enclose the targets' at all its steps."""
-        coldest, hottest = min(self.temperatures), max(self.temperatures)
-        cold, hot = ([cell for cell in path if cell.temperature == t] for t in (coldest, hottest))
         more: list[Cell] = []
-        while coldest > COLDEST and any(_entropy(a, -MARGIN) < _entropy(b) for a in targets for b in cold):
-            coldest = round(max(COLDEST, coldest - STEP), 3)
-            more += (cold := self._row(maker, entry, plan, self.control, coldest))
-        while hottest < HOTTEST and any(_entropy(a, MARGIN) > _entropy(b) for a in targets for b in hot):
-            hottest = round(min(HOTTEST, hottest + STEP), 3)
-            more += (hot := self._row(maker, entry, plan, self.control, hottest))
+        for sign, end, last in ((-1, min(self.temperatures), COLDEST), (1, max(self.temperatures), HOTTEST)):
+            cells = [cell for cell in path if cell.temperature == end]
+            while sign * end < sign * last and any(
+                sign * _entropy(target, sign * MARGIN) > sign * _entropy(cell) for target in targets for cell in cells
+            ):
+                end = sign * round(min(sign * last, sign * end + STEP), 3)
+                more += (cells := row(end))
         return more
 
-    def _row(
-        self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, steps: Sequence[int], temperature: float
-    ) -> list[Cell]:
-        maker.progress.total += len(steps)
-        return [maker.cell(CellSpec(entry, plan, n, temperature)) for n in steps]
+    def _row(self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, temperature: float) -> list[Cell]:
+        maker.progress.total += len(self.control)
+        return [maker.cell(CellSpec(entry, plan, n, temperature)) for n in self.control]
 
 
 def _entropy(cell: Cell, errors: float = 0.0) -> float:

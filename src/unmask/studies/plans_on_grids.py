@@ -44,12 +44,8 @@ class PlanOnGrid:
     def law(self, steps: int) -> dict[str, Any]:
         """Which law this is: the plan and the times, whatever they are called and wherever a file lies."""
         grid = self.at(steps)
-        return {
-            "plan": any_plan(self.plan).to_json(),
-            "times": grid.times,
-            "by": grid.by,
-            "argmax_tail": grid.argmax_tail,
-        }
+        about = {"times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
+        return {"plan": any_plan(self.plan).to_json(), **about}
 
     def behaviour(self, steps: int, temperature: float, checkpoint: Checkpoint) -> str:
         """What the sampler does on it, as a key."""

@@ -76,14 +76,12 @@ def against_nfe(results: Results) -> Figure | None:
     """NELBO, the judge's nats and own entropy against NFE for every model, at the headline's temperature."""
     hot = [cell for cell in results.where(temperature=results.temperature) if cell.steps]
     shown: dict[tuple[str, str], list[tuple[Cell | Bound, Json]]] = {
-        ("N-step NELBO on held-out text", "nats/token"): [
-            (bound, bound.scores["per_token"]) for bound in results.bounds if bound.plan
-        ],
+        ("N-step NELBO on held-out text", "nats/token"):
+            [(bound, bound.scores["per_token"]) for bound in results.bounds if bound.plan],
         ("Judge", "nats/byte"): [(cell, cell.scores["judge_nll"]) for cell in hot if cell.comparable],
-        ("Own entropy", "nats/byte"): [
-            (cell, cell.scores["sampler_entropy"]) for cell in hot if "sampler_entropy" in cell.scores
-        ],
-    }
+        ("Own entropy", "nats/byte"):
+            [(cell, cell.scores["sampler_entropy"]) for cell in hot if "sampler_entropy" in cell.scores],
+    }  # fmt: skip
     panels = []
     for (title, unit), scored in shown.items():
         lines: dict[tuple[str, str | None], list[Point]] = {}

@@ -166,10 +166,8 @@ def _alike(entry: Json) -> list[str]:
         if scores and scores["differ"]:
             student, teacher = (scores[who]["value"] for who in ("student", "teacher"))
             more = "more" if student > teacher else "less"
-            sentences.append(
-                f"At that entropy its texts are {more} {what} {student:.3f}, the teacher's in as many steps "
-                f"{teacher:.3f}."
-            )
+            beside = f"the teacher's in as many steps {teacher:.3f}"
+            sentences.append(f"At that entropy its texts are {more} {what} {student:.3f}, {beside}.")
     return sentences
 
 
@@ -180,9 +178,8 @@ def _plan(results: Results) -> str:
     if teacher is None or best == base:
         return ""
     steps = results.steps[0]
-    before, after = (
-        results.one(model=teacher, plan=plan, steps=steps, temperature=results.temperature) for plan in (base, best)
-    )
+    at = {"model": teacher, "steps": steps, "temperature": results.temperature}
+    before, after = (results.one(plan=plan, **at) for plan in (base, best))
     if before is None or after is None or not before.comparable or not after.comparable:
         return ""
     if not apart(before.scores["path_gap"], after.scores["path_gap"]):
@@ -235,11 +232,8 @@ def _diversity(results: Results) -> list[str]:
     """One sentence a model, with the first of its cells that looks wrong; and whether each control was caught."""
     sentences = []
     for name, about in results.models.items():
-        cells = [
-            cell
-            for cell in results.where(model=name)
-            if not cell.steps or (cell.temperature == results.temperature and cell.steps in results.steps)
-        ]
+        cells = [cell for cell in results.where(model=name) if not cell.steps
+                 or (cell.temperature == results.temperature and cell.steps in results.steps)]  # fmt: skip
         wrong = [cell for cell in cells if cell.suspicions]
         if about["role"] == "control":
             sentences += [_control(results, cell) for cell in cells]
@@ -257,9 +251,8 @@ def _control(results: Results, cell: Cell) -> str:
     scores = [name for name in ("gen_ppl", "entropy") if name in cell.scores and real and name in real.scores]
     alike = [name for name in scores if real and not apart(cell.scores[name], real.scores[name])]
     names = {"gen_ppl": "Gen PPL", "entropy": "entropy of words"}
-    passes = (
-        f" By {' and '.join(names[name] for name in alike)} it cannot be distinguished from real text." if alike else ""
-    )
+    by = " and ".join(names[name] for name in alike)
+    passes = f" By {by} it cannot be distinguished from real text." if alike else ""
     caught = "caught by" if cell.suspicions else "NOT caught (too few texts to tell) by"
     own = cell.value("sampler_entropy")
     narrow = "" if own is None else f" Its own entropy is {own:.3f} nats a byte."
