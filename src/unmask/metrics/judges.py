@@ -89,8 +89,6 @@ def load_judge(name: str | Path | Checkpoint | Judge, *, device: str = "auto", d
     if isinstance(name, Judge):
         return name
     with joined(device) as ranks:
-        if dtype not in ("fp32", "bf16"):
-            raise UserError(f"a judge's dtype is fp32 or bf16, not {dtype!r}")
         if isinstance(name, Checkpoint):
             return _own(name, "checkpoint", ranks.device, dtype)
         text, path = str(name), Path(name)
