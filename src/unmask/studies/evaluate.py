@@ -93,7 +93,7 @@ def evaluate(
         raise UserError("block_size, thresholds and cache are for answers to questions: give --questions as well")
     with joined(study.device) as ranks:
         folder = _claimed(ranks, out, cells)
-        job = _prepare(study, models or {}, texts or {}, only_questions=questions is not None)
+        job = _prepare(study, models or {}, texts or {}, questions=questions is not None)
         report = Progress(progress, job.count)
         if job.count:
             report(job.announced)
@@ -142,8 +142,8 @@ class _Job:
         return f"{self.count} cells and bounds" + (f", and at most {more} more to bracket entropies" if more else "")
 
 
-def _prepare(study: Study, models: Mapping[str, Any], texts: Mapping[str, str | Path], *, only_questions: bool) -> _Job:
-    only_questions &= not (texts or study.judge or study.data or study.check)
+def _prepare(study: Study, models: Mapping[str, Any], texts: Mapping[str, str | Path], *, questions: bool) -> _Job:
+    only_questions = questions and not (texts or study.judge or study.data or study.check)
     entries, paths, notes = gather(models, texts, compared=not only_questions)
     _check(study, bool(entries))
     check = None if study.check is None else load_check(study.check)
