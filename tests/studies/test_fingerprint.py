@@ -22,7 +22,7 @@ def keys(temperature: float = 1.0, steps: int = 3) -> dict[str, str]:
     """Of every plan, drawn anew."""
     fingerprint.behaviour.cache_clear()
     names = ["iid", "golden", "confidence", "left_to_right", "blocks", "iid@cosine"]
-    found = {one.name: one.does(steps, temperature, CHECKPOINT) for one in plans_on_grids(names, [steps])}
+    found = {one.name: one.behaviour(steps, temperature, CHECKPOINT) for one in plans_on_grids(names, [steps])}
     fingerprint.behaviour.cache_clear()
     return found
 
@@ -34,7 +34,7 @@ def test_the_same_law_has_the_same_key_and_another_another() -> None:
     for other in (keys(temperature=0.9), keys(steps=2)):
         assert not set(first.values()) & set(other.values())
     (iid,) = plans_on_grids(["iid"], [3])
-    assert iid.does(3, 1.0, dataclasses.replace(CHECKPOINT, process=Masked(Cosine()))) != first["iid"]
+    assert iid.behaviour(3, 1.0, dataclasses.replace(CHECKPOINT, process=Masked(Cosine()))) != first["iid"]
 
 
 def test_a_change_of_the_draw_changes_every_key(monkeypatch) -> None:

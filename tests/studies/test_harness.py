@@ -18,7 +18,7 @@ import unmask
 from unmask.cli.main import main
 from unmask.models.denoiser import log_probs
 from unmask.sampling.answers import answer
-from unmask.studies.harness_model import Harnessed
+from unmask.studies.harness_model import DiffusionLM
 
 HOW = {"plan": "confidence", "device": "cpu", "precision": "fp32", "batch": 3}
 SETTINGS = {"max_new": 5, "steps": None, "temperature": 1.0, "views": 16, "seed": 4}
@@ -30,7 +30,7 @@ def checkpoint(network, letters):
 
 
 def reader(checkpoint, **changed):
-    return Harnessed(checkpoint, HOW, **{**SETTINGS, **changed})
+    return DiffusionLM(checkpoint, HOW, **{**SETTINGS, **changed})
 
 
 def asked(*each):
@@ -60,7 +60,7 @@ def test_answers_end_at_the_tasks_stops_and_take_its_settings(checkpoint):
 
 
 def test_a_threshold_decides_how_many_steps_there_are(checkpoint):
-    one = Harnessed(checkpoint, {**HOW, "threshold": 0.01}, **SETTINGS)
+    one = DiffusionLM(checkpoint, {**HOW, "threshold": 0.01}, **SETTINGS)
     assert one.generate_until(asked(("a b", {"until": []})))[0]
     made = answer(checkpoint, [[0, 1]], 8, threshold=1e-9, **{**HOW, "batch": None})
     assert made.each[0].nfe == 1
@@ -164,6 +164,6 @@ def test_tasks_of_local_files_run_by_command(tasks, checkpoint, tmp_path, capsys
 def test_a_chat_task_is_spelled_by_the_template(tmp_path):
     write_folder(tmp_path / "model")
     model = unmask.load(tmp_path / "model")
-    one = Harnessed(model, HOW, **SETTINGS)
+    one = DiffusionLM(model, HOW, **SETTINGS)
     text = one.apply_chat_template([{"role": "user", "content": "Hello"}])
     assert one._encode(text) == model.chat("Hello")

@@ -7,7 +7,7 @@ import pytest
 from unmask.core.errors import UserError
 from unmask.sampling.answers import answer
 from unmask.studies.evaluate import evaluate
-from unmask.studies.questions import ask, final_number, frontier, read_questions
+from unmask.studies.questions import ask, ask_models, final_number, read_questions
 from unmask.studies.report import write_report
 from unmask.studies.report.tables import questions as table
 from unmask.studies.results import read_results
@@ -119,4 +119,4 @@ def test_a_file_without_answers_is_one_line(tmp_path):
         read_questions(written(tmp_path / "bad.jsonl", [("a", "#### 1"), ("b", "two")]))
     (tmp_path / "other.jsonl").write_text('{"prompt": "a"}')
     with pytest.raises(UserError, match="'question' is missing"):
-        frontier({}, tmp_path / "other.jsonl", steps=None, max_new=4, seed=0, device="cpu", batch=None)
+        ask_models({}, tmp_path / "other.jsonl", steps=None, max_new=4, seed=0, device="cpu", batch=None)

@@ -10,7 +10,7 @@ import torch
 
 from unmask.core.streams import stream
 from unmask.metrics.score import Ratio
-from unmask.studies.frontier import Drawn, Interval, at_entropy, draw_cell
+from unmask.studies.frontier import Interval, Resampled, at_entropy, draw_cell
 from unmask.studies.results import Cell
 from unmask.studies.speedup import at_nfe, falling, first_reach, gap_at, speed_up
 
@@ -36,14 +36,14 @@ def cell(
     return Cell(named, "iid", int(nfe), temperature, n, nfe, 1.0, 100 * n, {}, ratios)
 
 
-def teacher(draws: int = 400) -> dict[float, list[list[Drawn]]]:
+def teacher(draws: int = 400) -> dict[float, list[list[Resampled]]]:
     return {nfe: [[draw_cell(cell(nfe, t), draws=draws) for t in TEMPERATURES]] for nfe in NFES}
 
 
-def exact(nfe: float, temperature: float) -> Drawn:
+def exact(nfe: float, temperature: float) -> Resampled:
     """A cell without noise."""
     entropy, log_ppl = law(nfe, temperature)
-    return Drawn(torch.full((41,), entropy).double(), torch.full((41,), log_ppl).double())
+    return Resampled(torch.full((41,), entropy).double(), torch.full((41,), log_ppl).double())
 
 
 EXACT = {nfe: [[exact(nfe, t / 100) for t in range(100, 59, -2)]] for nfe in NFES}
@@ -106,7 +106,7 @@ def test_entropy_that_no_temperature_has_is_not_bracketed() -> None:
     """Nothing is read off beyond the coldest or the hottest teacher, however near."""
     for temperature in (0.59, 1.01):
         entropy_D = torch.full((41,), law(8, temperature)[0]).double()
-        student = Drawn(entropy_D, torch.zeros(41).double())
+        student = Resampled(entropy_D, torch.zeros(41).double())
         found = speed_up(student, 8, EXACT)
         assert (found.relation, found.value, found.faster) == ("not bracketed", None, False)
         assert gap_at(student, 8, EXACT).value is None
@@ -118,9 +118,9 @@ def test_a_draw_that_is_not_bracketed_counts_against_both_ends() -> None:
     student = exact(32, 0.9)
     entropy_D = student.entropy_D.repeat(10)[:401].clone()
     entropy_D[1:21] = 9.9
-    student = Drawn(entropy_D, student.nats_D.repeat(10)[:401])
+    student = Resampled(entropy_D, student.nats_D.repeat(10)[:401])
     wide = {
-        nfe: [[Drawn(d.entropy_D[0].repeat(401), d.nats_D[0].repeat(401)) for d in path]]
+        nfe: [[Resampled(d.entropy_D[0].repeat(401), d.nats_D[0].repeat(401)) for d in path]]
         for nfe, (path,) in EXACT.items()
     }
     found = speed_up(student, 8, wide)
@@ -130,10 +130,10 @@ def test_a_draw_that_is_not_bracketed_counts_against_both_ends() -> None:
 
 
 def test_reading_at_an_entropy() -> None:
-    def path(*points: tuple[float, float]) -> list[Drawn]:
-        return [Drawn(torch.tensor([h]).double(), torch.tensor([v]).double()) for h, v in points]
+    def path(*points: tuple[float, float]) -> list[Resampled]:
+        return [Resampled(torch.tensor([h]).double(), torch.tensor([v]).double()) for h, v in points]
 
-    def at(points: list[Drawn], entropy: float) -> float:
+    def at(points: list[Resampled], entropy: float) -> float:
         return float(at_entropy(points, torch.tensor([entropy]).double())[0])
 
     straight = path((5.0, 3.0), (4.0, 1.0), (3.0, 0.5))
@@ -149,8 +149,8 @@ def test_reading_at_an_entropy() -> None:
 def test_the_better_of_two_controls_is_the_reference() -> None:
     """A second path counts where it is likelier at that entropy, and where the first has no such entropy."""
     student = exact(8, 0.9)
-    better = [Drawn(d.entropy_D, d.nats_D - 0.3) for d in EXACT[8][0]]
-    worse = [Drawn(d.entropy_D, d.nats_D + 0.3) for d in EXACT[8][0]]
+    better = [Resampled(d.entropy_D, d.nats_D - 0.3) for d in EXACT[8][0]]
+    worse = [Resampled(d.entropy_D, d.nats_D + 0.3) for d in EXACT[8][0]]
     both = {8: [EXACT[8][0], better]}
     assert gap_at(student, 8, both).value == pytest.approx(0.3)
     assert gap_at(student, 8, {8: [EXACT[8][0], worse]}).value == pytest.approx(0.0)

@@ -24,7 +24,7 @@ from unmask.core.ranks import pick_device
 from unmask.inference.cache import Caching, Memory
 from unmask.inference.ready import Ready, make_ready
 from unmask.plans.grids import make_grid
-from unmask.plans.plan import USUAL, Blocks, Plan, make_plan
+from unmask.plans.plan import Blocks, Plan, make_plan
 from unmask.sampling.drafts import Drawn, How, new_table, start_draft, take_step
 
 
@@ -57,7 +57,6 @@ def cache(
     if min(n, steps, block_size, *refresh) < 1:
         raise UserError("n, steps, block_size and refresh must be at least 1")
     ready = make_ready(checkpoint.model, pick_device(device))
-    how = How(checkpoint, make_plan(USUAL), make_grid("rank", steps), seed=seed)
     lines = []
     for name in plans:
         for kind in ("prefix", "dual"):
@@ -65,8 +64,8 @@ def cache(
                 caching = Caching(kind, interval)
                 caching.check(checkpoint.model)
                 plan: Plan = Blocks(block_size, make_plan(name))  # type: ignore[arg-type]
-                found = cost(replace(how, plan=plan, cache=caching), ready, n)
-                lines.append({"plan": name, "cache": kind, "refresh": interval, **found})
+                how = How(checkpoint, plan, make_grid("rank", steps), seed=seed, cache=caching)
+                lines.append({"plan": name, "cache": kind, "refresh": interval, **cost(how, ready, n)})
                 if not json:
                     print(_words(lines[-1]), flush=True)
     result = {"lines": lines, "n": n, "steps": steps, "block_size": block_size,
@@ -93,13 +92,8 @@ def cost(how: How, ready: Ready, n: int) -> dict[str, float]:
         kl_M = apart(ready, before_SL, drawn)
         nats_S.index_add_(0, drawn.step.row_M.cpu(), kl_M)
         most = max(most, float(kl_M.max()))
-    per_text = nats_S / L
-    return {
-        "kl": float(per_text.mean()),
-        "standard_error": float(per_text.std(correction=0)) / n**0.5,
-        "most": most,
-        "computed": memory.computed / memory.whole,
-    }
+    mean, error = float((nats_S / L).mean()), float((nats_S / L).std(correction=0)) / n**0.5
+    return {"kl": mean, "standard_error": error, "most": most, "computed": memory.computed / memory.whole}
 
 
 def apart(ready: Ready, z_SL: Tensor, drawn: Drawn) -> Tensor:

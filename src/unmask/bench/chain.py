@@ -21,9 +21,8 @@ from typing import Any, get_args
 import torch
 from torch import nn
 
-from unmask.bench.timing import Columns, Preset, Row, gib, measure, random_model, rate_of, show
-from unmask.checkpoint.io import Checkpoint, load
-from unmask.core import provenance
+from unmask.bench.timing import Columns, Preset, Row, Timing, chosen_model, gib, measure, report
+from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
 from unmask.inference.categorical import Law
@@ -34,9 +33,7 @@ from unmask.inference.step_law import Factorised, StepLaw
 from unmask.metrics.nelbo import nelbo
 from unmask.metrics.score import Ratio, difference
 from unmask.metrics.texts import held_out
-from unmask.models.chain import ChainHead
-from unmask.models.denoiser import check_denoiser
-from unmask.models.family import config_to_json, family_of
+from unmask.models.family import family_of
 from unmask.plans.grids import make_grid
 from unmask.sampling.causal import draw_texts, quick_reader
 from unmask.sampling.sample import start_run
@@ -81,12 +78,11 @@ def chain(
     batches = batches or [1, 32 if cuda else 8]
     if min(*steps, *batches, *rivals, repeats) < 1:
         raise UserError("steps, batches, rivals and repeats must be at least 1")
-    if model and preset:
-        raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
     if data and not model:
         raise UserError("--data is for a head that was trained, and this one is random: give it with --model")
-    checkpoint = load(model) if model else _random(preset or "pocket")
-    check_denoiser(checkpoint.model)
+    checkpoint = chosen_model(model, preset)
+    if model is None:
+        checkpoint = dataclasses.replace(checkpoint, step_law=_random_head(checkpoint, preset or "pocket"))
     if not isinstance(checkpoint.step_law, Chain):
         raise UserError(f"{model} has no chain: give the run of `unmask train --objective chain`, or a --preset")
     lines: list[Row] = []
@@ -99,10 +95,6 @@ def chain(
             lines += _rivals(checkpoint, place, rivals)
         if data:
             _likelihoods(checkpoint, lines, plan, data, texts, device, cuda if compile is None else compile)
-    result: Row = {
-        "lines": lines, "matmul_tflops": rate_of(place) / 1e12, "model": config_to_json(checkpoint.model),
-        "random": model is None, "record": provenance.record(place, plan=plan),
-    }  # fmt: skip
     columns: Columns = {
         "": lambda row: row["name"],
         "batch": lambda row: str(row["batch"]),
@@ -114,22 +106,27 @@ def chain(
         **({"nats / token": lambda row: f"{row['nats']:.3f}" if "nats" in row else ""} if data else {}),
         "peak GiB": gib,
     }
-    show(result, json, f"Chain on {result['record']['device']}", columns, _words(result))
-    return result
+    words = _words(lines, random=model is None)
+    return report(
+        lines, checkpoint.model, place, "Chain on {device}", columns, words, as_json=json,
+        facts={"random": model is None}, plan=plan,
+    )  # fmt: skip
 
 
-def _random(preset: Preset) -> Checkpoint:
-    """A model and a head of random weights."""
-    checkpoint = Checkpoint(random_model(preset))
-    head = new_head(checkpoint, preset, 0, {})
+def _random_head(base: Checkpoint, name: str) -> Chain:
+    head = new_head(base, name, 0, {})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         nn.init.normal_(head.out.weight, std=STRENGTH)
-    return dataclasses.replace(checkpoint, step_law=Chain(_still(head)))
+    return Chain(head.eval().requires_grad_(False))
 
 
-def _still(head: ChainHead) -> ChainHead:
-    return head.eval().requires_grad_(False)
+def _row(name: str, B: int, N: int, timing: Timing, **of_head: float | None) -> Row:
+    return {
+        "name": name, "batch": B, "steps": N, "ms_per_step": timing.seconds / N * 1e3, "seconds": timing.seconds,
+        "ms_per_text": timing.seconds / B * 1e3, "spread": timing.spread, "peak_gib": timing.peak_gib,
+        **{"rounds": None, "most_rounds": None, "over_without": None, **of_head},
+    }  # fmt: skip
 
 
 def _steps(checkpoint: Checkpoint, ready: Ready, plan: str, N: int, B: int, repeats: int) -> list[Row]:
@@ -147,12 +144,9 @@ def _steps(checkpoint: Checkpoint, ready: Ready, plan: str, N: int, B: int, repe
         texts = work()  # the noise is fixed: every repeat takes as many rounds
         steps, rounds = sum(text.nfe for text in texts), [text.rounds for text in texts if text.rounds is not None]
         timing = measure(work, ready.device, repeats=repeats)
-        rows.append({
-            "name": name, "batch": B, "steps": N, "ms_per_step": timing.seconds / N * 1e3,
-            "rounds": sum(rounds) / steps if rounds else None, "most_rounds": max(rounds, default=None),
-            "over_without": timing.seconds / rows[0]["seconds"] if rows else None, "seconds": timing.seconds,
-            "ms_per_text": timing.seconds / B * 1e3, "spread": timing.spread, "peak_gib": timing.peak_gib,
-        })  # fmt: skip
+        over = timing.seconds / rows[0]["seconds"] if rows else None
+        mean, most = sum(rounds) / steps if rounds else None, max(rounds, default=None)
+        rows.append(_row(name, B, N, timing, rounds=mean, most_rounds=most, over_without=over))
     return rows
 
 
@@ -203,34 +197,29 @@ def _rivals(checkpoint: Checkpoint, place: torch.device, batches: list[int]) -> 
         read = quick_reader(family, network, B, place)
         work = partial(draw_texts, family, network, 0, list(range(B)), Law(), 0, place, read)
         timing = measure(work, place, repeats=1, warmup=int(place.type == "cuda"))  # which records the graphs
-        rows.append({
-            "name": "causal, cached", "batch": B, "steps": L, "ms_per_step": timing.seconds / L * 1e3, "rounds": None,
-            "most_rounds": None, "over_without": None, "seconds": timing.seconds,
-            "ms_per_text": timing.seconds / B * 1e3, "spread": timing.spread, "peak_gib": timing.peak_gib,
-        })  # fmt: skip
+        rows.append(_row("causal, cached", B, L, timing))
     return rows
 
 
-def _words(result: Row) -> list[str]:
+def _words(lines: list[Row], random: bool) -> list[str]:
     """What the head costs, and how its speed compares with that of the causal model at the same batch."""
-    rivals = {row["batch"]: row["seconds"] for row in result["lines"] if row["name"].startswith("causal")}
+    rivals = {row["batch"]: row["seconds"] for row in lines if row["name"].startswith("causal")}
     words = []
-    for row in result["lines"]:
+    for row in lines:
         if not row["name"].startswith("head, gumbel"):
             continue
-        said = f"batch {row['batch']}, {row['steps']} steps: {row['over_without']:.2f}x the step without the head"
+        sentence = f"batch {row['batch']}, {row['steps']} steps: {row['over_without']:.2f}x the step without the head"
         if row["batch"] in rivals:
-            said += f", {rivals[row['batch']] / row['seconds']:.1f}x the speed of the causal model"
+            sentence += f", {rivals[row['batch']] / row['seconds']:.1f}x the speed of the causal model"
         if "nats" in row:
-            said += _equal(row["less_at_equal_seconds"])
-        words.append(said)
-    if result["random"]:
+            sentence += _gain_in_words(row["less_at_equal_seconds"])
+        words.append(sentence)
+    if random:
         words.append("random weights: a trained head needs another number of rounds (--model RUN)")
     return words
 
 
-def _equal(less: list[float] | None) -> str:
-    """What it is worth, or why that is not known."""
+def _gain_in_words(less: list[float] | None) -> str:
     if less is None:
         return "; slower than all that was timed without it: give more --steps"
     value, low, high = less

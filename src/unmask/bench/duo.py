@@ -10,22 +10,20 @@ Shapes: B sequences, L positions, K = V states.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from unmask.bench.steps import COLUMNS, Loss, Steps, checked_place, in_words, ratios
-from unmask.bench.timing import Preset, Row, random_model, rate_of, show
-from unmask.core import provenance
+from unmask.bench.steps import Loss, StepOptions, Steps, time_losses
+from unmask.bench.timing import random_model
 from unmask.core.devices import to_device
-from unmask.core.progress import note
 from unmask.core.streams import stream
+from unmask.core.verbs import verb
 from unmask.data.loader import Batch
 from unmask.models.denoiser import states_of
 from unmask.models.dit.network import DiT
-from unmask.models.family import config_to_json, family_of
+from unmask.models.family import family_of
 from unmask.objectives.duo import Duo, SoftStart, latent_at
 from unmask.processes.schedule import stratified
 from unmask.processes.soft import signal_and_noise
@@ -33,66 +31,20 @@ from unmask.processes.soft import signal_and_noise
 SOFT = 10**9  # steps of a curriculum that never ends
 
 
-def duo(
-    *,
-    preset: Preset = "pocket",
-    length: int | None = None,
-    batch: int | None = None,
-    accumulate: int = 1,
-    device: str = "auto",
-    compile: bool | None = None,
-    repeats: int = 5,
-    seconds: float = 3.0,
-    json: bool = False,
-) -> dict[str, Any]:
+@verb
+def duo(*, seconds: float = 3.0, options: StepOptions) -> dict[str, Any]:
     """Time one optimiser step of Duo's training, the plain one and ours, side by side.
 
     Args:
-        preset: the model's shape, with random weights (speed does not depend on what it learnt)
-        length: tokens in a sequence (default: the model's)
-        batch: sequences in a micro-batch; by default the most that the plain curriculum can hold on a GPU, 8 elsewhere
-        accumulate: micro-batches in an optimiser step
-        device: where to run: auto, cpu, cuda or mps
-        compile: compile the body and our loss, by default on a GPU only
-        repeats: timed repeats of each row, the median counts
         seconds: about the most to spend on the repeats of a row
-        json: print JSON instead of a table
     """
-    place = checked_place(device, seconds, accumulate, repeats, batch, length)
-    cuda = place.type == "cuda"
-    bench = Bench(random_model(preset, time=True), place, length, cuda if compile is None else compile)
-    # a batch of another size is a shape of its own, not the start of a slower kernel for all sizes
-    with torch._dynamo.config.patch(automatic_dynamic_shapes=False) if cuda else nullcontext():
-        B = batch or (bench.largest_batch(bench.plain_soft) if cuda else 8)
-        lines = []
-        for name, loss in bench.losses.items():
-            lines.append(bench.row(name, loss, B, accumulate, repeats, seconds))
-            said = {head: cell(lines[-1]) for head, cell in COLUMNS.items() if head}
-            note(f"{name}: " + ", ".join(f"{value} {head}" for head, value in said.items() if value))
-    found = {line["name"]: line for line in lines}
-    result: Row = {
-        "lines": lines,
-        "ratios": {
-            "nelbo": ratios(found["plain"], found["ours"]),
-            "curriculum": ratios(found["plain, curriculum"], found["ours, curriculum"]),
-        },
-        "matmul_tflops": rate_of(place) / 1e12,
-        "model": config_to_json(bench.student),
-        "length": bench.L,
-        "batch": B,
-        "accumulate": accumulate,
-        "compiled": bench.compiled,
-        "record": provenance.record(place),
-    }
-    sequences = f"{accumulate} x " * (accumulate > 1) + f"{B} sequences of {bench.L}"
-    words = [in_words(ratio, f"{name}: ") for name, ratio in result["ratios"].items()]
-    show(result, json, f"A training step of Duo on {result['record']['device']}: {sequences}", COLUMNS, words)
-    return result
+    bench = Bench(random_model(options.preset, time=True), options.place, options.length, options.compiled)
+    pairs = {"nelbo": ("plain", "ours"), "curriculum": ("plain, curriculum", "ours, curriculum")}
+    title = "A training step of Duo"
+    return time_losses(bench, title, bench.losses, pairs, options, seconds, largest=bench.plain_soft)
 
 
 class Bench(Steps):
-    """A student and the losses of its rows."""
-
     def __init__(self, student: DiT, place: torch.device, length: int | None, compile: bool) -> None:
         super().__init__(student, place, length, compile)
         self.ours = {

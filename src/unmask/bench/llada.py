@@ -37,6 +37,7 @@ from unmask.sampling.drafts import How, new_table, start_draft, take_step
 
 PROMPT, ANSWER, BLOCK = 128, 256, 32
 L = PROMPT + ANSWER
+A_TURN = (1, 4)  # forwards of a turn, of several rows and of one
 BATCHES, TEMPERATURES, STEPS, TOKENS = (1, 8), (0.0, 1.0), (256, 64, 32), (2, 4, 8)
 
 
@@ -109,7 +110,6 @@ class Bench:
         return self.spent() > self.seconds
 
     def compare(self, contenders: list[Contender], rounds: int = 5) -> list[Row]:
-        """They take turns."""
         rows = in_turns(contenders, self.place, rounds, self.late)
         self.result["lines"] += rows
         return rows
@@ -152,7 +152,6 @@ def random_llada(size: str, place: torch.device) -> Any:
 def stepped(
     bench: Bench, ready: Ready, plan: Plan, steps: int, B: int, temperature: float, cache: Caching | None = None
 ) -> Iterator[None]:
-    """The sampler's own loop, a step at a time."""
     how = How(bench.checkpoint, plan, make_grid("rank", steps), Law(temperature), cache=cache)
     memory = None if cache is None else Memory(ready, cache, B, L)
     table = new_table(ready, B, L, memory)
@@ -214,12 +213,7 @@ def published(bench: Bench, batch: int, temperature: float, body: Any) -> Conten
             yield
 
     name = "plain" if body is bench.model else "plain on our body"
-    return Contender({"name": name, "batch": batch, "temperature": temperature}, loop(), 2, a_turn(batch))
-
-
-def a_turn(batch: int) -> int:
-    """Forwards of a turn."""
-    return 4 if batch == 1 else 1
+    return Contender({"name": name, "batch": batch, "temperature": temperature}, loop(), 2, A_TURN[batch == 1])
 
 
 def no_cache(bench: Bench, *, B: int, temperature: float) -> None:
@@ -231,7 +225,7 @@ def no_cache(bench: Bench, *, B: int, temperature: float) -> None:
             for steps in STEPS:
                 facts = {"name": f"{name}, {order}", **setting, "steps": steps, "tokens_a_forward": ANSWER // steps}
                 loop = stepped(bench, ready, plan, steps, B, temperature)
-                found.append(Contender(facts, loop, 2, a_turn(B)))
+                found.append(Contender(facts, loop, 2, A_TURN[B == 1]))
     rows = against_plain(bench, found, 5)
     show(rows, f"[{bench.spent():5.1f} s] no cache, batch {B}, temperature {temperature:g}")
 
@@ -307,7 +301,6 @@ def against_plain(bench: Bench, contenders: list[Contender], rounds: int) -> lis
 
 
 def aims(bench: Bench) -> None:
-    """What was aimed at, beside what was found: the worst median of each."""
     rows = bench.result["lines"]
     for name in ("ours, llada's order", "ours, compiled, llada's order"):
         for temperature, aim in ((1.0, 1.3), (0.0, 1.0)):
@@ -323,7 +316,6 @@ def aims(bench: Bench) -> None:
 
 
 def show(rows: list[Row], title: str) -> None:
-    """A table, at once."""
     from rich.console import Console
 
     columns: Columns = {

@@ -27,14 +27,7 @@ def lora_step(
 
     The base's weights are shared: the student's, and with the adapter off the teacher's. A step is the teacher's and
     the student's forward, backward, and AdamW and the average over the adapter; on a GPU under autocast to bf16.
-
-    Args:
-        base: a network on `place`, in any precision
-        length: L
-        batch: B
-        recompute: compute the blocks again in the backward pass instead of keeping what they computed
-        repeats: timed steps, of which the median counts
-        rank: of the adapter
+    `base`: a network on `place`, in any precision. `recompute`: as in training. `rank`: of the adapter.
     """
     adapted = with_adapter(base, Lora(True, rank), "base", 0)
     objective = MCD(adapted)
@@ -53,13 +46,8 @@ def lora_step(
         student.update(0, sums, 1e-4)
 
     timing = measure(step, place, repeats=repeats, warmup=1)
-    trained = sum(value.numel() for value in student.ema.shadow.values())
+    trained, rate = sum(value.numel() for value in student.ema.shadow.values()), batch * length / timing.seconds
     return {
-        "length": length,
-        "batch": batch,
-        "recompute": recompute,
-        "trained_parameters": trained,
-        "seconds_a_step": timing.seconds,
-        "tokens_per_second": batch * length / timing.seconds,
-        "peak_gib": timing.peak_gib,
-    }
+        "length": length, "batch": batch, "recompute": recompute, "trained_parameters": trained,
+        "seconds_a_step": timing.seconds, "tokens_per_second": rate, "peak_gib": timing.peak_gib,
+    }  # fmt: skip

@@ -33,5 +33,4 @@ def race(law_BLK: Tensor, noise: Noise) -> Tensor:
 
 
 def step(logits_BLK: Tensor, z_BL: Tensor, alpha_t: float, alpha_s: float, noise: Noise) -> Tensor:
-    """z_s from z_t."""
     return race(posterior(logits_BLK, z_BL, alpha_t, alpha_s), noise)

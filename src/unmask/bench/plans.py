@@ -7,6 +7,7 @@ to books) it is the error given the plan, E_u KL(p || q_u) a character, by teach
 
 from __future__ import annotations
 
+import json as js
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -77,7 +78,6 @@ class Row:
 
 
 def contenders(length: int, steps: Sequence[int], thresholds: Sequence[float]) -> list[Contender]:
-    """All of ON_GRIDS, blocks, and confidence with thresholds."""
     counts = tuple(step for step in steps if step <= length)
     found = [Contender(label, make_plan(plan), grid, counts) for label, (plan, grid) in ON_GRIDS.items()]
     blocks = Blocks(-(-length // BLOCKS), GOLDEN)  # at least a step a block
@@ -108,7 +108,6 @@ def text_rows(mixture: TrigramMixture, x_BL: Tensor, steps: Sequence[int], seed:
 
 
 def longest_books(texts: Sequence[str], count: int) -> list[str]:
-    """The longest documents of the named texts."""
     documents = [""]
     for source in (source for text in texts for source in corpus.find(text)):
         for piece in source.pieces(corpus.Reading()):
@@ -163,9 +162,7 @@ def plans(
 
         draw_figure(figure, rows, length)
     if json:
-        from json import dumps
-
-        print(dumps(report, indent=2))
+        print(js.dumps(report, indent=2))
     else:
         _print_tables(rows, figure)
     return report
@@ -190,14 +187,12 @@ def _print_tables(rows: Sequence[Row], figure: Path | None) -> None:
         unit = "KL(p‖Q) in nats, exact" if mine[0].standard_error is None else "E KL(p‖q_u) in nats a character"
         best = {N: min(row.error for row in mine if row.steps == N) for N in sorted({row.steps or 0 for row in mine})}
         found = {(row.plan, row.steps): row for row in mine}
-        shown = [
-            [plan, *(_cell(found.get((plan, steps)), least) for steps, least in best.items())]
-            for plan in dict.fromkeys(row.plan for row in mine)
-        ]
+        shown = [[plan, *(_cell(found.get((plan, steps)), least) for steps, least in best.items())]
+                 for plan in dict.fromkeys(row.plan for row in mine)]  # fmt: skip
         console.print(table(f"{TITLES[source]}: {unit}", ["plan", *(f"N = {steps}" for steps in best)], shown))
         free = [row for row in rows if row.source == source and row.steps is None]
-        said = "; ".join(f"{row.plan}: {row.error:.4f} at {row.nfe:.1f} forwards" for row in free)
-        console.print(f"confidence with a {said}\n")
+        points = "; ".join(f"{row.plan}: {row.error:.4f} at {row.nfe:.1f} forwards" for row in free)
+        console.print(f"confidence with a {points}\n")
     console.print("In brackets the mean number of forwards, where it is not N: steps that draw nothing cost nothing.")
     if figure is not None:
         console.print(f"figure: {figure}", markup=False)

@@ -49,7 +49,6 @@ PLACES = [["books", "sticky", "copy"], ["books", "order2", "topic"], ["legend", 
 
 
 def draw_figure(path: Path, rows: Sequence[Row], length: int) -> None:
-    """Draw and write the figure."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -19,16 +19,15 @@ import torch
 from torch import Tensor
 
 from unmask.bench import plain_uniform
-from unmask.bench.timing import Columns, Preset, Row, Timing, gib, measure, random_model, rate_of, show
-from unmask.checkpoint.io import Checkpoint, load
-from unmask.core import provenance
+from unmask.bench.timing import Columns, Preset, Row, Timing, chosen_model, gib, measure, random_model, rate_of, report
+from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
 from unmask.data.tokenizer import Tokenizer
 from unmask.inference.ready import Ready, make_ready
-from unmask.models.denoiser import Denoiser, check_denoiser, states_of
+from unmask.models.denoiser import Denoiser, states_of
 from unmask.models.dit.published import GPT2_STATES
-from unmask.models.family import config_to_json, family_of
+from unmask.models.family import family_of
 from unmask.plans.every import EveryPosition, any_plan, plan_of
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import USUAL, Plan
@@ -72,15 +71,13 @@ def sampler(
     place = pick_device(device)
     if min(steps, default=0) < 1 or (batch is not None and batch < 1) or repeats < 1:
         raise UserError("steps, batch and repeats must be at least 1")
-    if model and preset:
-        raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
     if model and process:
         raise UserError(f"--model {model} brings its own process: leave out --process, or --model")
-    cuda, timed = place.type == "cuda", process == "uniform"
-    checkpoint = load(model) if model else _random(preset or "pocket", timed)
+    checkpoint, cuda = chosen_model(model, preset), place.type == "cuda"
+    if process == "uniform":
+        checkpoint = Checkpoint(random_model(preset or "pocket", time=True), Uniform())
     if checkpoint.tokenizer is None and checkpoint.model.vocab_size == GPT2_STATES:
         checkpoint = replace(checkpoint, tokenizer=Tokenizer.load("gpt2"))
-    check_denoiser(checkpoint.model)
     B = batch or (32 if cuda else 8)
     with torch.inference_mode():
         body = make_ready(checkpoint.model, place, "auto", cuda if compile is None else compile)
@@ -88,14 +85,7 @@ def sampler(
         usual = "uniform" if isinstance(chosen, EveryPosition) else "rank"
         grids = [make_grid(grid or usual, N) for N in steps]
         lines = _measure(checkpoint, body, B, chosen, grids, repeats)
-    result: Row = {
-        "lines": lines,
-        "ratios": _ratios(lines),
-        "matmul_tflops": rate_of(place) / 1e12,
-        "model": config_to_json(checkpoint.model),
-        "batch": B,
-        "record": provenance.record(place, process=checkpoint.process.name, plan=chosen.name, grid=grids[0].name),
-    }
+    ratios = _ratios(lines)
     columns: Columns = {
         "": lambda row: row["name"],
         "steps": lambda row: str(row["steps"] or ""),
@@ -105,12 +95,10 @@ def sampler(
         "x body alone": lambda row: f"{row['over_body']:.2f}",
         "peak GiB": gib,
     }
-    show(result, json, f"Sampler on {result['record']['device']}, batch {B}", columns, _words(result["ratios"]))
-    return result
-
-
-def _random(preset: Preset, timed: bool) -> Checkpoint:
-    return Checkpoint(random_model(preset, time=True), Uniform()) if timed else Checkpoint(random_model(preset))
+    return report(
+        lines, checkpoint.model, place, f"Sampler on {{device}}, batch {B}", columns, _words(ratios), as_json=json,
+        facts={"ratios": ratios, "batch": B}, process=checkpoint.process.name, plan=chosen.name, grid=grids[0].name,
+    )  # fmt: skip
 
 
 class _Published:
@@ -145,15 +133,11 @@ def _measure(checkpoint: Checkpoint, body: Ready, B: int, plan: Plan, grids: lis
         flops = B * L * (forwards * body_flops + head * head_flops)
         per_step = timing.seconds / forwards / B
         return {
-            "name": name,
-            "steps": steps,
-            "ms_per_sequence_step": per_step * 1e3,
+            "name": name, "steps": steps, "ms_per_sequence_step": per_step * 1e3,
             "tokens_per_second": B * L / timing.seconds if steps else None,
-            "flops_share": flops / timing.seconds / rate_of(place),
-            "over_body": per_step * B / alone.seconds,
-            "spread": timing.spread,
-            "peak_gib": timing.peak_gib,
-        }
+            "flops_share": flops / timing.seconds / rate_of(place), "over_body": per_step * B / alone.seconds,
+            "spread": timing.spread, "peak_gib": timing.peak_gib,
+        }  # fmt: skip
 
     alone = measure(lambda: body.features(*given), place, repeats=max(repeats, 10), warmup=3)
     rows = [row("body alone", alone, head=False)]
@@ -181,12 +165,8 @@ def _plain(engine: Any, model: Denoiser, half_BL: Tensor, *time_B: Tensor) -> Te
         logits_BLK = engine.logits(engine.features(half_BL, *time_B))[..., : states.size]
         return plain_uniform.step(logits_BLK, half_BL, 1 - HALF, 1 - HALF + STEP, noise)
     assert states.mask is not None
-    return next(
-        ancestral(
-            engine, half_BL, (HALF, HALF - STEP), states=states.size, mask_id=states.mask, temperature=1.0,
-            dtype=torch.float64, noise=noise,
-        )
-    )  # fmt: skip
+    how = {"states": states.size, "mask_id": states.mask, "temperature": 1.0, "dtype": torch.float64, "noise": noise}
+    return next(ancestral(engine, half_BL, (HALF, HALF - STEP), **how))  # type: ignore[arg-type]
 
 
 def _ratios(rows: list[Row]) -> list[Row]:
@@ -203,9 +183,8 @@ def _ratios(rows: list[Row]) -> list[Row]:
 
 
 def _words(ratios: list[Row]) -> list[str]:
-    return [
-        f"{one['steps']} steps: "
-        + ", ".join(f"{value:.1f}x {key}" for key, value in one.items() if key.startswith("faster"))
-        + f"; {one['over_body']:.2f}x the body alone"
-        for one in ratios
-    ]
+    words = []
+    for one in ratios:
+        faster = ", ".join(f"{value:.1f}x {key}" for key, value in one.items() if key.startswith("faster"))
+        words.append(f"{one['steps']} steps: {faster}; {one['over_body']:.2f}x the body alone")
+    return words

@@ -23,13 +23,10 @@ from typing import Any
 
 import torch
 
-from unmask.bench.timing import Columns, Preset, Row, random_model, rate_of, show
-from unmask.checkpoint.io import Checkpoint, load
-from unmask.core import provenance
+from unmask.bench.timing import Columns, Preset, Row, chosen_model, report
+from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.ranks import pick_device
-from unmask.models.denoiser import check_denoiser
-from unmask.models.family import config_to_json
 from unmask.sampling.drafts import How
 from unmask.sampling.verbs import plan_and_grid, sample
 from unmask.server.engine import Engine, Finished, Task
@@ -97,48 +94,46 @@ def serve(
     place = pick_device(device)
     if min(clients, requests, steps, alone) < 1:
         raise UserError("clients, requests, steps and alone must be at least 1")
-    if model and preset:
-        raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
-    checkpoint = load(model) if model else Checkpoint(random_model(preset or "pocket"))
-    check_denoiser(checkpoint.model)
+    checkpoint = chosen_model(model, preset)
     longest = min(checkpoint.model.length, 1024)
     if length is not None and not 1 <= length <= longest:
         raise UserError(f"length must be between 1 and {longest}, not {length}")
-    asked = Load(checkpoint, length or longest, steps, requests, clients)
+    load = Load(checkpoint, length or longest, steps, requests, clients)
     compiled = place.type == "cuda" if compile is None else compile
     engine = Engine(
         checkpoint, "model", place, compile=compiled, batch=min(clients, 32), limits=Limits(max_queue=10**6)
     )
-    together = _over_http(engine, asked) if http else _in_process(engine, asked)
-    lines, equal = _lines(asked, together, alone, place, alone_compile)
-    result: Row = {
-        "lines": lines, "faster": lines[0]["per_second"] / lines[1]["per_second"], "equal": equal,
-        "errors": together.errors, "growth_mib": together.growth, "rows_a_forward": _rows(engine), "http": http,
-        "clients": clients, "matmul_tflops": rate_of(place) / 1e12, "model": config_to_json(checkpoint.model),
-        "record": provenance.record(place, steps=steps, length=asked.length, requests=requests),
+    together = _over_http(engine, load) if http else _in_process(engine, load)
+    lines, equal = _lines(load, together, alone, place, alone_compile)
+    facts: Row = {
+        "faster": lines[0]["per_second"] / lines[1]["per_second"], "equal": equal, "errors": together.errors,
+        "growth_mib": together.growth, "rows_a_forward": engine.counts.rows / max(1, engine.counts.forwards),
+        "http": http, "clients": clients,
     }  # fmt: skip
     columns: Columns = {
         "": lambda row: row["name"],
         "requests/s": lambda row: f"{row['per_second']:.1f}",
-        "tokens/s": lambda row: f"{row['per_second'] * asked.length:,.0f}",
+        "tokens/s": lambda row: f"{row['per_second'] * load.length:,.0f}",
         "p50 s": lambda row: f"{row['p50']:.3f}",
         "p99 s": lambda row: f"{row['p99']:.3f}",
     }
-    title = f"{clients} clients on {result['record']['device']}, {asked.length} tokens, {steps} steps"
-    show(result, json, title, columns, _words(result, alone, requests))
-    return result
+    return report(
+        lines, checkpoint.model, place, f"{clients} clients on {{device}}, {load.length} tokens, {steps} steps",
+        columns, _words(facts, alone, requests), as_json=json, facts=facts,
+        steps=steps, length=load.length, requests=requests,
+    )  # fmt: skip
 
 
-def _lines(asked: Load, together: Measured, alone: int, place: torch.device, compile: bool) -> tuple[list[Row], float]:
+def _lines(load: Load, together: Measured, alone: int, place: torch.device, compile: bool) -> tuple[list[Row], float]:
     """The rows of the table, and the share of texts that are those alone."""
-    count = min(alone, asked.requests)
-    rows = [_row(f"{asked.clients} clients", together.each, together.seconds)]
+    count = min(alone, load.requests)
+    rows = [_row(f"{load.clients} clients", together.each, together.seconds)]
     how: dict[str, Any] = {"device": place.type, "compile": compile, "batch": 1}
-    asked.alone(0, **how)  # made ready
+    load.alone(0, **how)  # made ready
     each, equal = [], 0
     for seed in range(count):
         began = time.perf_counter()
-        found = asked.alone(seed, **how)
+        found = load.alone(seed, **how)
         each.append(time.perf_counter() - began)
         equal += together.tokens.get(seed) == found
     rows.append(_row(f"sample, one at a time{', compiled' if compile else ''}", each, sum(each)))
@@ -150,44 +145,39 @@ def _row(name: str, each: list[float], seconds: float) -> Row:
     return {"name": name, "per_second": len(each) / seconds, "p50": cuts[49], "p99": cuts[98], "requests": len(each)}
 
 
-def _rows(engine: Engine) -> float:
-    return engine.counts.rows / max(1, engine.counts.forwards)
-
-
-def _words(result: Row, alone: int, requests: int) -> list[str]:
-    grown = result["growth_mib"]
+def _words(facts: Row, alone: int, requests: int) -> list[str]:
+    grown = facts["growth_mib"]
     growth = "" if math.isnan(grown) else f"; memory {grown:+.1f} MiB over the second half"
     return [
-        f"{result['faster']:.2f}x the requests of one at a time; {result['rows_a_forward']:.1f} texts a forward",
-        f"{result['equal']:.1%} of {min(alone, requests)} texts are equal to the same request alone",
-        f"{result['errors']} errors in {requests} requests{growth}",
+        f"{facts['faster']:.2f}x the requests of one at a time; {facts['rows_a_forward']:.1f} texts a forward",
+        f"{facts['equal']:.1%} of {min(alone, requests)} texts are equal to the same request alone",
+        f"{facts['errors']} errors in {requests} requests{growth}",
     ]
 
 
 # --- the clients ------------------------------------------------------------------------------------------------------
 
 
-def _in_process(engine: Engine, asked: Load) -> Measured:
+def _in_process(engine: Engine, load: Load) -> Measured:
     """Every client submits a task and waits for its end."""
-    checkpoint = asked.checkpoint
-    plan, grid = plan_and_grid(checkpoint.process, None, None, asked.steps)
-    blank_L = torch.full((asked.length,), -1)
+    checkpoint = load.checkpoint
+    plan, grid = plan_and_grid(checkpoint.process, None, None, load.steps)
+    blank_L = torch.full((load.length,), -1)
 
     def ask(seed: int) -> list[int] | None:
         inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        how = How(checkpoint, plan, grid, seed=seed)
-        engine.submit(Task(how, 0, blank_L), inbox.put)
+        engine.submit(Task(How(checkpoint, plan, grid, seed=seed), 0, blank_L), inbox.put)
         event = inbox.get()
         return event.tokens if isinstance(event, Finished) else None
 
     engine.start()
     try:
-        return _measure(ask, asked)
+        return _measure(ask, load)
     finally:
         engine.stop()
 
 
-def _over_http(engine: Engine, asked: Load) -> Measured:
+def _over_http(engine: Engine, load: Load) -> Measured:
     """Every client keeps a connection, over which it posts a request after the other."""
     import http.client
 
@@ -198,19 +188,19 @@ def _over_http(engine: Engine, asked: Load) -> Measured:
             if not hasattr(here, "connection"):
                 here.connection = http.client.HTTPConnection(host, port, timeout=120)
                 opened.callback(here.connection.close)
-            tokens = [None] * asked.length
-            body = json_.dumps({"model": "model", "tokens": tokens, "steps": asked.steps, "seed": seed})
+            tokens = [None] * load.length
+            body = json_.dumps({"model": "model", "tokens": tokens, "steps": load.steps, "seed": seed})
             try:
                 here.connection.request("POST", "/v1/infill", body, {"Content-Type": "application/json"})
                 answer = here.connection.getresponse()
-                said = json_.loads(answer.read())
+                content = json_.loads(answer.read())
             except (OSError, http.client.HTTPException, ValueError):
                 here.connection.close()  # opened again by the next request
                 return None
-            found: list[int] | None = said["choices"][0]["tokens"] if answer.status == 200 else None
+            found: list[int] | None = content["choices"][0]["tokens"] if answer.status == 200 else None
             return found
 
-        return _measure(ask, asked)
+        return _measure(ask, load)
 
 
 @contextmanager
@@ -232,9 +222,9 @@ def _listening(engine: Engine) -> Iterator[tuple[str, int]]:
             thread.join()
 
 
-def _measure(ask: Callable[[int], list[int] | None], asked: Load) -> Measured:
+def _measure(ask: Callable[[int], list[int] | None], load: Load) -> Measured:
     """Warm up with two rounds of all clients, then two halves, after each of which memory is looked at."""
-    each: list[float] = [0.0] * asked.requests
+    each: list[float] = [0.0] * load.requests
     tokens: dict[int, list[int]] = {}
 
     def timed(seed: int) -> None:
@@ -245,16 +235,16 @@ def _measure(ask: Callable[[int], list[int] | None], asked: Load) -> Measured:
             tokens[seed] = found
 
     seconds, held = 0.0, []
-    with ThreadPoolExecutor(asked.clients) as pool:
-        list(pool.map(ask, range(-2 * asked.clients, 0)))
-        half = asked.requests // 2
-        for part in (range(half), range(half, asked.requests)):
+    with ThreadPoolExecutor(load.clients) as pool:
+        list(pool.map(ask, range(-2 * load.clients, 0)))
+        half = load.requests // 2
+        for part in (range(half), range(half, load.requests)):
             began = time.perf_counter()
             list(pool.map(timed, part))
             seconds += time.perf_counter() - began
             held.append(_memory())
-    kept = (asked.requests - half) * asked.length * 8 / 2**20  # by this bench itself, in the second half
-    return Measured(seconds, each, tokens, asked.requests - len(tokens), held[1] - held[0] - kept)
+    kept = (load.requests - half) * load.length * 8 / 2**20  # by this bench itself, in the second half
+    return Measured(seconds, each, tokens, load.requests - len(tokens), held[1] - held[0] - kept)
 
 
 def _memory() -> float:

@@ -8,14 +8,17 @@ Shapes: B sequences, L positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from unmask.bench.timing import Columns, Row, Timing, gib, measure, rate_of
+from unmask.bench.timing import Columns, Preset, Row, gib, measure, rate_of, report
 from unmask.core.devices import to_device
 from unmask.core.errors import UserError
+from unmask.core.progress import note
 from unmask.core.ranks import pick_device
 from unmask.core.streams import stream
 from unmask.data.loader import Batch
@@ -35,12 +38,41 @@ COLUMNS: Columns = {
 }
 
 
-def checked_place(device: str, seconds: float, *counts: int | None) -> torch.device:
-    """The device, if these counts and seconds can be run."""
-    place = pick_device(device)
-    if min(1 if count is None else count for count in counts) < 1 or seconds <= 0:
-        raise UserError("batch, length, accumulate and repeats must be at least 1, and seconds above 0")
-    return place
+@dataclass(frozen=True)
+class StepOptions:
+    """What every bench of a training step takes.
+
+    Args:
+        preset: the model's shape, with random weights (speed does not depend on what it learnt)
+        length: tokens in a sequence (default: the model's)
+        batch: sequences in a micro-batch; by default the most that the plain step can hold on a GPU, 8 elsewhere
+        accumulate: micro-batches in an optimiser step
+        device: where to run: auto, cpu, cuda or mps
+        compile: compile the bodies and our loss, by default on a GPU only
+        repeats: timed repeats of each row, the median counts
+        json: print JSON instead of a table
+    """
+
+    preset: Preset = "pocket"
+    length: int | None = None
+    batch: int | None = None
+    accumulate: int = 1
+    device: str = "auto"
+    compile: bool | None = None
+    repeats: int = 5
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        if min(1 if n is None else n for n in (self.batch, self.length, self.accumulate, self.repeats)) < 1:
+            raise UserError("batch, length, accumulate and repeats must be at least 1")
+
+    @property
+    def place(self) -> torch.device:
+        return pick_device(self.device)
+
+    @property
+    def compiled(self) -> bool:
+        return self.place.type == "cuda" if self.compile is None else self.compile
 
 
 class Steps:
@@ -81,14 +113,12 @@ class Steps:
 
         timing = measure(work, self.place, repeats=min(repeats, fit // together), warmup=0)  # it is warm by now
         sequences = B * accumulate * together
+        rate = sequences * self.L / timing.seconds
         return {
-            "name": name,
-            "tokens_per_second": sequences * self.L / timing.seconds,
-            "ms_per_sequence": timing.seconds / sequences * 1e3,
-            "flops_share": sequences * self.L * self.flops(name) / timing.seconds / rate_of(self.place),
-            "spread": timing.spread,
-            "peak_gib": timing.peak_gib,
-        }
+            "name": name, "tokens_per_second": rate, "ms_per_sequence": timing.seconds / sequences * 1e3,
+            "flops_share": rate * self.flops(name) / rate_of(self.place),
+            "spread": timing.spread, "peak_gib": timing.peak_gib,
+        }  # fmt: skip
 
     def largest_batch(self, loss: Loss) -> int:
         """The most sequences that fit under a loss: from two small batches the need is a straight line."""
@@ -107,8 +137,7 @@ class Steps:
         """GiB that a step needs, None if there are not so many."""
         self._forget()
         try:
-            timing: Timing = measure(lambda: self.step(loss, B, 1), self.place, repeats=1, warmup=1)
-            return timing.peak_gib
+            return measure(lambda: self.step(loss, B, 1), self.place, repeats=1, warmup=1).peak_gib
         except torch.OutOfMemoryError:
             self.optimiser.zero_grad(set_to_none=True)
             return None
@@ -119,12 +148,40 @@ class Steps:
             torch.cuda.empty_cache()
 
 
-def ratios(plain: Row, ours: Row) -> dict[str, float]:
-    """Speed and memory of the second against the first."""
+def time_losses(
+    bench: Steps, title: str, losses: Mapping[str, Loss], pairs: Mapping[str, tuple[str, str]], options: StepOptions,
+    seconds: float, *, largest: Loss, **recorded: float,
+) -> Row:  # fmt: skip
+    """A row for each loss, and for each pair (plain, ours) how much faster ours is; a single pair needs no name.
+
+    `largest`: the loss that says how many sequences fit. `seconds`: about the most to spend on the repeats of a row.
+    """
+    if seconds <= 0:
+        raise UserError("seconds must be above 0")
+    cuda, accumulate = bench.place.type == "cuda", options.accumulate
+    rows: dict[str, Row] = {}
+    # a batch of another size is a shape of its own, not the start of a slower kernel for all sizes
+    with torch._dynamo.config.patch(automatic_dynamic_shapes=False) if cuda else nullcontext():
+        B = options.batch or (bench.largest_batch(largest) if cuda else 8)
+        for name, loss in losses.items():
+            rows[name] = bench.row(name, loss, B, accumulate, options.repeats, seconds)
+            cells = {head: cell(rows[name]) for head, cell in COLUMNS.items() if head}
+            note(f"{name}: " + ", ".join(f"{value} {head}" for head, value in cells.items() if value))
+    ratios = {name: _ratios(rows[plain], rows[ours]) for name, (plain, ours) in pairs.items()}
+    facts = {"ratios": ratios.get("", ratios), "length": bench.L, "batch": B, "accumulate": accumulate,
+             "compiled": bench.compiled}  # fmt: skip
+    sequences = f"{accumulate} x " * (accumulate > 1) + f"{B} sequences of {bench.L}"
+    return report(
+        [*rows.values()], bench.student, bench.place, f"{title} on {{device}}: {sequences}", COLUMNS,
+        [_in_words(name, ratio) for name, ratio in ratios.items()], as_json=options.json, facts=facts, **recorded,
+    )  # fmt: skip
+
+
+def _ratios(plain: Row, ours: Row) -> dict[str, float]:
     found = {"speed": ours["tokens_per_second"] / plain["tokens_per_second"]}
     return found if ours["peak_gib"] is None else {**found, "memory": ours["peak_gib"] / plain["peak_gib"]}
 
 
-def in_words(found: dict[str, float], what: str = "") -> str:
-    memory = f", with {found['memory']:.0%} of the memory" if "memory" in found else ""
-    return f"{what}ours does {found['speed']:.2f}x the tokens of the plain step{memory}"
+def _in_words(name: str, ratio: dict[str, float]) -> str:
+    memory = f", with {ratio['memory']:.0%} of the memory" if "memory" in ratio else ""
+    return (f"{name}: " if name else "") + f"ours does {ratio['speed']:.2f}x the tokens of the plain step{memory}"

@@ -10,9 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from rich.console import Console
 from torch import nn
 
+from unmask.checkpoint.io import Checkpoint, load
+from unmask.core import provenance
+from unmask.core.errors import UserError
+from unmask.core.show import table
+from unmask.models.denoiser import check_denoiser
 from unmask.models.dit.network import DiT
+from unmask.models.family import config_to_json
 from unmask.training.speed import matmul_rate, wait
 
 Preset = Literal["tiny", "mini", "pocket", "study", "small", "medium", "large"]
@@ -64,22 +71,32 @@ def random_model(preset: str, **changes: Any) -> DiT:
     return model
 
 
-def show(result: Row, as_json: bool, title: str, columns: Columns, lines: Sequence[str]) -> None:
-    """A result as JSON, or as a table with a function for each column, and lines beneath."""
+def chosen_model(model: str | None, preset: Preset | None) -> Checkpoint:
+    """The checkpoint to time, or a model of random weights."""
+    if model and preset:
+        raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
+    checkpoint = load(model) if model else Checkpoint(random_model(preset or "pocket"))
+    check_denoiser(checkpoint.model)
+    return checkpoint
+
+
+def report(
+    lines: list[Row], model: Any, place: torch.device, title: str, columns: Columns, words: Sequence[str], *,
+    as_json: bool, facts: Row, **recorded: Any,
+) -> Row:  # fmt: skip
+    """The result of a bench, printed as JSON, or as a table with a function for each column and sentences beneath."""
+    rate, record = rate_of(place) / 1e12, provenance.record(place, **recorded)
+    result = {"lines": lines, "matmul_tflops": rate, "model": config_to_json(model), **facts, "record": record}
     if as_json:
         print(json.dumps(result))
-        return
-    from rich.console import Console
-
-    from unmask.core.show import table
-
+        return result
     console = Console(highlight=False)
-    rows = [[cell(row) for cell in columns.values()] for row in result["lines"]]
-    console.print(table(title, list(columns), rows))
-    rate = result["matmul_tflops"]
+    rows = [[cell(row) for cell in columns.values()] for row in lines]
+    console.print(table(title.format(device=record["device"]), list(columns), rows))
     shown = f"{rate:.1f}" if rate >= 10 else f"{rate:.2g}"  # a CPU's rate lies below 1 TFLOP/s
-    for line in [*lines, f"matmul rate measured here: {shown} TFLOP/s"]:
+    for line in [*words, f"matmul rate measured here: {shown} TFLOP/s"]:
         console.print(line)
+    return result
 
 
 def gib(row: Row) -> str:

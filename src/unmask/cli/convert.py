@@ -7,7 +7,6 @@ from unmask.models.family import plain
 
 
 def present(call: Call) -> None:
-    """Convert, then say what was written."""
     checkpoint = call()
     count = sum(parameter.numel() for parameter in plain(checkpoint.model).parameters())
     print(f"{call.keywords['target']}: {count:,} parameters in {call.keywords['format']} format")

@@ -57,9 +57,7 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
     _title("Done")
     _say(f"The reports: {Path(plans) / 'report.html'} (two plans), {Path(report) / 'report.html'} (the student)")
     _say(f"Try next: unmask sample --model {teacher} 'Once upon a ____ there ____' --n 3 --watch")
-    _say(
-        f"Or watch it in your browser, click words to have them written again, compare: unmask play {teacher} {student}"
-    )
+    _say(f"Or in your browser, where words that you click are written again: unmask play {teacher} {student}")
 
 
 def _side_by_side(model: Checkpoint) -> None:

@@ -3,7 +3,7 @@
 The latent has two shadows: the masked process asks whether the token's coordinate is the largest, the uniform process
 which one is. The full K-dimensional latent and the rules without it (u < gamma; else the one strongest rival) are run
 on the same noise and must agree draw for draw, in both.
-Shapes: N draws, K states with the mask.
+Shapes: G gammas, N draws, K states with the mask.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,9 +37,7 @@ class Outcome:
     survived_scalar: int  # by u < gamma
     disagreements: int  # draws on which the two rules differ
     argmax_is_token: int  # draws whose latent has its largest coordinate at the token
-    argmax_disagreements: (
-        int  # draws whose argmax is not: the token if u < gamma, else the strongest rival of the noise
-    )
+    argmax_disagreements: int  # draws whose argmax is not the token if u < gamma, else the strongest rival of the noise
     deviation: float  # share survived - gamma
     standard_error: float  # of that share, if the marginal is exactly gamma
     z: float
@@ -75,12 +74,9 @@ def draw_noise(K: int, seed: int, draws: range) -> tuple[Tensor, Tensor]:
 
 
 def simulate(
-    duality: GaussianDuality,
-    gammas: Sequence[float],
-    draws: int,
-    seed: int,
+    duality: GaussianDuality, gammas: Sequence[float], draws: int, seed: int,
     progress: Callable[[str, int, int], None] | None = None,
-) -> tuple[list[Outcome], Tensor]:
+) -> tuple[list[Outcome], Tensor]:  # fmt: skip
     """Every gamma on the same draws, (outcomes, u_N): project the latent w in K dimensions, compare u with gamma."""
     import torch
 
@@ -89,44 +85,33 @@ def simulate(
     if draws < 1:
         raise UserError(f"--draws must be at least 1, not {draws}")
     calibrations = [duality.calibrate(gamma, signed=True) for gamma in gammas]
-    parts_u: list[Tensor] = []
-    parts_survives: list[Tensor] = []
-    parts_argmax: list[Tensor] = []
-    parts_rival: list[Tensor] = []
-    parts_k: list[Tensor] = []
+    parts = []
     at_once = max(1, _CHUNK // duality.K)
     for start in range(0, draws, at_once):
         if progress:
             progress(f"latents in {duality.K:,} dimensions", start, draws)
         eps_NK, k_N = draw_noise(duality.K, seed, range(start, min(start + at_once, draws)))
         latents = [duality.latent(eps_NK, k_N, calibration) for calibration in calibrations]
-        parts_survives.append(torch.stack([duality.project(w_NK, k_N) for w_NK in latents]))
-        parts_argmax.append(torch.stack([w_NK.argmax(-1) for w_NK in latents]))
-        parts_u.append(duality.u_of_noise(eps_NK, k_N))
-        parts_rival.append(eps_NK.scatter(1, k_N[:, None], -math.inf).argmax(-1))
-        parts_k.append(k_N)
-    u_N, rival_N, k_N = (torch.cat(parts) for parts in (parts_u, parts_rival, parts_k))
-    shadows = zip(gammas, torch.cat(parts_survives, dim=1), torch.cat(parts_argmax, dim=1), strict=True)
+        rival_N = eps_NK.scatter(1, k_N[:, None], -math.inf).argmax(-1)
+        survives, argmax = [duality.project(w_NK, k_N) for w_NK in latents], [w_NK.argmax(-1) for w_NK in latents]
+        parts.append((torch.stack(survives), torch.stack(argmax), duality.u_of_noise(eps_NK, k_N), rival_N, k_N))
+    survives_GN, argmax_GN, u_N, rival_N, k_N = (torch.cat(several, dim=-1) for several in zip(*parts, strict=True))
+    shadows = zip(gammas, survives_GN, argmax_GN, strict=True)
     return [_outcome(*shadow, ~is_masked(u_N, shadow[0]), u_N, rival_N, k_N) for shadow in shadows], u_N
 
 
 def _outcome(
     gamma: float, projected_N: Tensor, argmax_N: Tensor, scalar_N: Tensor, u_N: Tensor, rival_N: Tensor, k_N: Tensor
 ) -> Outcome:
-    N = len(u_N)
-    deviation, standard_error = int(projected_N.sum()) / N - gamma, math.sqrt(gamma * (1 - gamma) / N)
+    N, survived = len(u_N), int(projected_N.sum())
+    deviation, standard_error = survived / N - gamma, math.sqrt(gamma * (1 - gamma) / N)
     return Outcome(
-        gamma=gamma,
-        survived=int(projected_N.sum()),
-        survived_scalar=int(scalar_N.sum()),
-        disagreements=int((projected_N != scalar_N).sum()),
-        argmax_is_token=int((argmax_N == k_N).sum()),
+        gamma=gamma, survived=survived, survived_scalar=int(scalar_N.sum()),
+        disagreements=int((projected_N != scalar_N).sum()), argmax_is_token=int((argmax_N == k_N).sum()),
         argmax_disagreements=int((argmax_N != k_N.where(scalar_N, rival_N)).sum()),
-        deviation=deviation,
-        standard_error=standard_error,
-        z=deviation / standard_error,
+        deviation=deviation, standard_error=standard_error, z=deviation / standard_error,
         nearest_tie=float((u_N - gamma).abs().min()),
-    )
+    )  # fmt: skip
 
 
 def duality(
@@ -178,19 +163,13 @@ def duality(
 
         draw_figure(figure, law, through_time, u_N, seed)
     report: dict[str, Any] = {
-        "states": states,
-        "schedule": schedule,
-        "draws": draws,
-        "seed": seed,
-        "calibration": calibration,
+        "states": states, "schedule": schedule, "draws": draws, "seed": seed, "calibration": calibration,
         "simulation": [asdict(outcome) for outcome in outcomes],
         "disagreements": sum(outcome.disagreements + outcome.argmax_disagreements for outcome in outcomes),
         "nearest_tie": min(outcome.nearest_tie for outcome in outcomes),
         "figure": None if figure is None else str(figure),
-    }
+    }  # fmt: skip
     if json:
-        from json import dumps
-
         print(dumps(report | {"provenance": record()}, indent=2))
     else:
         _print_tables(report)

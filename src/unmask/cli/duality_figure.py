@@ -228,5 +228,5 @@ def _draw_view(axes: Any, y: float, label: str, seen_L: Tensor, lost_L: list[str
         face, edge, ink = ("#dcecf6", BLUE, "#004b78") if seen else ("#f0f0f0", "#c4c4c4", FADED)
         shape = "round,pad=0,rounding_size=0.03"
         axes.add_patch(FancyBboxPatch((i - 0.4, y - 0.08), 0.8, 0.16, boxstyle=shape, fc=face, ec=edge, lw=0.9))
-        said, weight = (word, "bold") if seen else (lost, "normal")
-        axes.text(i, y, said, ha="center", va="center", fontsize=9, color=ink, weight=weight)
+        shown, weight = (word, "bold") if seen else (lost, "normal")
+        axes.text(i, y, shown, ha="center", va="center", fontsize=9, color=ink, weight=weight)

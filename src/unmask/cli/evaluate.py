@@ -26,14 +26,14 @@ def present(call: Callable[..., Any], *, out: Path = Path("evaluation"), json: b
     with Progress(shown=shown, transient=True) as bar:
         begun = False
 
-        def tell(what: str, done: int, total: int) -> None:
+        def report(what: str, done: int, total: int) -> None:
             nonlocal begun
-            if not begun:  # the first word says how much there is to do
+            if not begun:  # the first call says how much there is to do
                 note(what, shown)
             begun = True
             bar(what, done, total)
 
-        results = call(out=out, progress=tell)
+        results = call(out=out, progress=report)
     if shown:
         show(results, out, json)
 
@@ -44,8 +44,8 @@ def show(results: Results, out: Path, as_json: bool) -> None:
 
     write_report(results, out)
     if as_json:
-        said = results.to_json()
-        print(dumps({name: said[name] for name in ("settings", "judge", "analysis", "notes", "provenance")}, indent=2))
+        names = ("settings", "judge", "analysis", "notes", "provenance")
+        print(dumps({name: getattr(results, name) for name in names}, indent=2))
         return
     from rich.console import Console
 
@@ -53,7 +53,7 @@ def show(results: Results, out: Path, as_json: bool) -> None:
     from unmask.studies.report.words import meaning
 
     console = Console(highlight=False)
-    tables = [main_table(results), _own(results)] if results.cells else [likelihood(results), _plans(results)]
+    tables = [main_table(results), _other_scores(results)] if results.cells else [likelihood(results), _plans(results)]
     tables.append(questions(results))
     for table in tables if results.plans else tables[1:]:  # texts alone: the one with every score
         if table.rows:
@@ -73,7 +73,7 @@ def _rich(grid: Table) -> Any:
     return table(escape(grid.title), list(map(escape, grid.head)), rows)
 
 
-def _own(results: Results) -> Table:
+def _other_scores(results: Results) -> Table:
     """Scores of plug-ins; and of texts from files every score, since there is no other table for those."""
     from unmask.metrics.built_in import of_plug_ins
     from unmask.studies.report.tables import Table, halved
@@ -92,7 +92,7 @@ def _own(results: Results) -> Table:
 
 def _plans(results: Results) -> Table:
     """Every plan's NELBO less that of the first one; empty where there is one plan."""
-    from unmask.studies.report.tables import Table, interval
+    from unmask.studies.report.tables import Table, head_of, interval
 
     less = {(one["model"], one["plan"], one["steps"]): one for one in results.analysis["plan_likelihood"]}
     rows = [
@@ -100,4 +100,4 @@ def _plans(results: Results) -> Table:
         for model, plan in dict.fromkeys((model, plan) for model, plan, _ in less)
     ]
     title = f"NELBO less that of {next(iter(results.plans), None)}, nats/token, paired over texts"
-    return Table(title, ["", *(f"{steps} steps" for steps in results.steps)], rows)
+    return Table(title, head_of(results, ""), rows)

@@ -6,6 +6,5 @@ from unmask.cli.parser import Call
 
 
 def present(call: Call) -> None:
-    """Export, then say what was written."""
     about = call()
     print(f"{call.keywords['onnx']}: body and head of {about['parameters']:,} parameters, stored in {about['storage']}")

@@ -195,8 +195,8 @@ def run(argv: list[str]) -> int:
     except RuntimeError as error:
         if not re.search(r"out of memory|allocate memory", str(error)):  # only CUDA's allocator has a class for it
             raise
-        asked = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(error))
-        detail = f" ({asked[1]} more were asked for)" if asked else ""
+        tried = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(error))
+        detail = f" ({tried[1]} more were asked for)" if tried else ""
         raise UserError(f"out of memory{detail}: {verb.smaller}") from error
     return 0
 

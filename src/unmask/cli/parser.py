@@ -121,7 +121,6 @@ class CommandLine:
         return full
 
     def call(self, argv: list[str]) -> Any:
-        """Parse and run."""
         values = self.parse(argv)
         if values is None:
             return None

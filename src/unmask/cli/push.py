@@ -6,5 +6,4 @@ from unmask.cli.parser import Call
 
 
 def present(call: Call) -> None:
-    """Push, then say where it is."""
     print(f"{call.keywords['repository']}: {call()}")

@@ -12,7 +12,6 @@ from unmask.core.errors import UserError, nearest, reading
 
 
 def read_recipe(recipe: str) -> dict[str, Any]:
-    """The values of a recipe, bundled by name or in a YAML file."""
     bundled, path = bundled_recipes(), Path(recipe)
     if recipe not in bundled and not path.is_file():
         guess = nearest(recipe, bundled)

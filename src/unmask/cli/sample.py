@@ -142,7 +142,6 @@ class _Audience:
         self.seconds -= time.perf_counter() - began
 
     def save(self, samples: Samples, model: str, gif: Path | None, html: Path | None) -> None:
-        """The animations that were asked for."""
         if self.camera is None:
             return
         forwards, heat = counted(int(samples.nfe[0]), "forward"), samples.record["temperature"]

@@ -9,7 +9,7 @@ import atexit
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -79,6 +79,14 @@ class Ranks:
     def on_first(self, work: Callable[[], Any]) -> Any:
         """Do `work` on the first process only; everybody gets its JSON result, or its error."""
         return self.together(lambda: work() if self.first else None)[0]
+
+
+def interleaved(shares: Sequence[Sequence[Any]]) -> list[Any]:
+    """What was dealt out as `items[rank::world]`, in its order again."""
+    items: list[Any] = [None] * sum(map(len, shares))
+    for rank, share in enumerate(shares):
+        items[rank :: len(shares)] = share
+    return items
 
 
 def is_first() -> bool:

@@ -52,8 +52,8 @@ def _entropy(texts: Texts) -> Ratio:
 
 @register_metric("gen_ppl")
 def _gen_ppl(texts: Texts, judge: Judge, protocol: str, seed: int, store: Store | None = None) -> dict[str, Score]:
-    found = gen_ppl(texts, judge, protocol=protocol, store=store, seed=seed)
-    return {"gen_ppl": found.ppl, "judge_entropy": found.judge_entropy}
+    scores = gen_ppl(texts, judge, protocol=protocol, store=store, seed=seed)
+    return {"gen_ppl": scores.ppl, "judge_entropy": scores.judge_entropy}
 
 
 @register_metric("path_gap")
@@ -63,8 +63,8 @@ def _path_gap(texts: Texts, seed: int, judge: Judge | None = None, store: Store 
         return {"sampler_entropy": own_entropy(texts, seed=seed)}
     if texts.log_q_T is None:
         return {}
-    found = path_gap(texts, judge, store=store, seed=seed)
-    return {"path_gap": found.gap, "judge_nll": found.judge_nll, "sampler_entropy": found.sampler_entropy}
+    scores = path_gap(texts, judge, store=store, seed=seed)
+    return {"path_gap": scores.gap, "judge_nll": scores.judge_nll, "sampler_entropy": scores.sampler_entropy}
 
 
 @register_metric("judge_nll")
@@ -134,7 +134,6 @@ def _gradient(texts: Texts, judge: Judge, real: Texts, seed: int) -> dict[str, S
 
 
 def _features(texts: Texts, judge: Judge) -> Any:
-    """Of the judge, once for all metrics that ask."""
     return _once(texts, ("features", judge.id), lambda: judge_features(judge, texts))
 
 

@@ -67,7 +67,6 @@ class Store:
             ) from error
 
     def find(self, keys: Sequence[str]) -> list[list[float] | None]:
-        """What is known of each key."""
         with self._connected() as base:
             rows = base.execute(
                 "SELECT key, numbers FROM said WHERE key IN (SELECT value FROM json_each(?))", [json.dumps(list(keys))]
@@ -75,8 +74,8 @@ class Store:
             known = {key: json.loads(numbers) for key, numbers in rows}
         return [known.get(key) for key in keys]
 
-    def keep(self, said: dict[str, list[float]]) -> None:
+    def keep(self, numbers_by_key: dict[str, list[float]]) -> None:
         """Remember, all or nothing."""
-        rows = [(key, json.dumps(numbers)) for key, numbers in said.items()]
+        rows = [(key, json.dumps(numbers)) for key, numbers in numbers_by_key.items()]
         with self._connected() as base:
             base.executemany("INSERT OR REPLACE INTO said VALUES (?, ?)", rows)

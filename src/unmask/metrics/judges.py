@@ -32,7 +32,7 @@ from unmask.data.tokenizer import EOS, Tokenizer
 from unmask.inference.ready import make_ready
 from unmask.metrics.cache import cache_home, check_cache
 from unmask.metrics.fetch import fetch
-from unmask.metrics.hugging_face import Unavailable, from_hub, need_transformers, pretrained
+from unmask.metrics.hugging_face import NoModel, from_hub, need_transformers, pretrained
 from unmask.models.denoiser import is_causal, without_mask
 
 Dtype = Literal["fp32", "bf16"]
@@ -89,8 +89,6 @@ def load_judge(name: str | Path | Checkpoint | Judge, *, device: str = "auto", d
     if isinstance(name, Judge):
         return name
     with joined(device) as ranks:
-        if dtype not in ("fp32", "bf16"):
-            raise UserError(f"a judge's dtype is fp32 or bf16, not {dtype!r}")
         if isinstance(name, Checkpoint):
             return _own(name, "checkpoint", ranks.device, dtype)
         text, path = str(name), Path(name)
@@ -108,7 +106,7 @@ def _on_this_machine(text: str, path: Path) -> Path:
         need_transformers(text)  # before a hundred megabytes travel
         try:
             path = SOURCES.get(text.lower(), partial(from_hub, text))()
-        except Unavailable as error:
+        except NoModel as error:
             raise UserError(f"{error}: {_choices(text)}") from error
     return _unpacked(path) if path.is_file() else path
 
@@ -124,27 +122,18 @@ def _choices(name: str) -> str:
 def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: Dtype) -> Judge:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     if not is_causal(model):
-        raise UserError(
-            f"{name} is a masked model: a judge reads from left to right; train one with `unmask train --objective ar`"
-        )
+        raise UserError(f"{name} is a masked model: a judge reads from left to right; train one with `unmask train "
+                        "--objective ar`")  # fmt: skip
     if tokenizer is None:
         raise UserError(f"{name} has no tokenizer, so that it cannot read text: save it with one")
     ready = make_ready(model, device, dtype)
     return Judge(
-        name=name,
-        id=f"{identity_of(checkpoint)}:{dtype}:None",
-        kind="unmask",
-        context=model.length,
-        eos_id=tokenizer.eos_id,
-        bos_id=None,
-        vocabulary=vocabulary_hash(tokenizer),
-        states=model.vocab_size,
-        device=device,
-        dtype=dtype,
-        encode=tokenizer.encode_batch,
+        name=name, id=f"{identity_of(checkpoint)}:{dtype}:None", kind="unmask", device=device, dtype=dtype,
+        context=model.length, states=model.vocab_size, vocabulary=vocabulary_hash(tokenizer),
+        eos_id=tokenizer.eos_id, bos_id=None, encode=tokenizer.encode_batch,
         logits=lambda ids_BT: without_mask(ready.logits(ready.features(ids_BT.to(device))), model.mask_id),
         features=lambda ids_BT: ready.features(ids_BT.to(device)),
-    )
+    )  # fmt: skip
 
 
 def vocabulary_hash(tokenizer: Tokenizer | Mapping[str, int]) -> str:
@@ -189,7 +178,7 @@ def _unpack(path: Path, folder: Path) -> None:
 def _pretrained(folder: Path, name: str, **how: Any) -> tuple[Any, Any]:
     try:
         return pretrained(folder, name, **how)
-    except Unavailable as error:
+    except NoModel as error:
         raise UserError(f"{error}: {_choices(name)}") from error
 
 
@@ -209,21 +198,13 @@ def _transformers(folder: Path, name: str, device: torch.device, dtype: Dtype) -
         return body(input_ids=ids_BT, attention_mask=torch.ones_like(ids_BT), use_cache=False)
 
     judge = Judge(
-        name=name,
-        id=f"{commit or key_of(weights_hash(model), vocabulary, eos_id, context)}:{dtype}:{bos_id}",
-        kind="transformers",
-        context=context,
-        eos_id=eos_id,
-        bos_id=bos_id,
-        vocabulary=vocabulary,
-        states=int(config.vocab_size),
-        device=device,
-        dtype=dtype,
-        encode=lambda texts: _encode(tokenizer, texts),
+        name=name, id=f"{commit or key_of(weights_hash(model), vocabulary, eos_id, context)}:{dtype}:{bos_id}",
+        kind="transformers", device=device, dtype=dtype, context=context, states=int(config.vocab_size),
+        vocabulary=vocabulary, eos_id=eos_id, bos_id=bos_id, encode=lambda texts: _encode(tokenizer, texts),
         logits=lambda ids_BT: run(network, ids_BT).logits,
         # what the head reads: a table of all states would be made for nothing
         features=lambda ids_BT: run(network.base_model, ids_BT).last_hidden_state.float(),
-    )
+    )  # fmt: skip
     _check_causal(judge)
     return judge
 
@@ -232,8 +213,8 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     """Ids of plain text: what looks like a special token in it is spelled out."""
     if not texts:
         return []
-    found = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
-    return [list(ids) for ids in found["input_ids"]]
+    encoded = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
+    return [list(ids) for ids in encoded["input_ids"]]
 
 
 def _must_begin_with(tokenizer: Any, model_type: str) -> int | None:

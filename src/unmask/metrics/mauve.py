@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core import provenance
 from unmask.core.errors import UserError
-from unmask.core.ranks import joined
+from unmask.core.ranks import interleaved, joined
 from unmask.core.streams import seed_of
 from unmask.metrics.judges import Judge
 from unmask.metrics.reading import retokenised
@@ -60,22 +60,18 @@ def mauve(drawn_ND: Array, real_ND: Array, *, least: int = LEAST, clusters: int 
         raise UserError(_NEEDED) from error
     clusters = clusters or max(2, round(few / 10))
     # MAUVE's own name for the two sides: p is human, q is the model
-    found = package.compute_mauve(
-        p_features=real_ND,
-        q_features=drawn_ND,
-        num_buckets=clusters,
-        mauve_scaling_factor=SCALE,
-        seed=seed_of(seed, "mauve") % 2**31,
-        verbose=False,
-    )
+    result = package.compute_mauve(
+        p_features=real_ND, q_features=drawn_ND, num_buckets=clusters, mauve_scaling_factor=SCALE,
+        seed=seed_of(seed, "mauve") % 2**31, verbose=False,
+    )  # fmt: skip
     random = np.random.default_rng(seed_of(seed, "mauve bootstrap"))
-    sides = (found.p_hist, len(real_ND)), (found.q_hist, len(drawn_ND))
+    sides = (result.p_hist, len(real_ND)), (result.q_hist, len(drawn_ND))
     p_SC, q_SC = (random.multinomial(n, hist / np.sum(hist), size=_DRAWS) / n for hist, n in sides)
     value_S = np.array([_area(package, p_C, q_C) for p_C, q_C in zip(p_SC, q_SC, strict=True)])
-    value_S = (value_S + float(found.mauve) - value_S.mean()).clip(0, 1)
+    value_S = (value_S + float(result.mauve) - value_S.mean()).clip(0, 1)
     about = {"clusters": clusters, "scale": SCALE, "drawn": len(drawn_ND), "real": len(real_ND), "seed": seed}
     record = provenance.record("cpu", score="mauve", headline=few >= LEAST, **about)
-    return Score.drawn(float(found.mauve), torch.from_numpy(value_S), few, "MAUVE", record)
+    return Score.drawn(float(result.mauve), torch.from_numpy(value_S), few, "MAUVE", record)
 
 
 def need_mauve() -> None:
@@ -101,13 +97,10 @@ def judge_features(judge: Judge, texts: Texts) -> Array:
     rows = [torch.tensor([*lead, *row[: min(CUT, judge.context - 1)]]) for row in retokenised(texts, judge)]
     batch = 64 if judge.device.type == "cuda" else 8
     with joined(judge.device.type) as ranks:
-        mine, found = rows[ranks.rank :: ranks.world], []
+        mine, features = rows[ranks.rank :: ranks.world], []
         for start in range(0, len(mine), batch):
             part = mine[start : start + batch]
             # what follows on the right changes nothing for a causal model
             h_BTD = judge.features(pad_sequence(part, batch_first=True))
-            found += h_BTD[torch.arange(len(part)), [len(row) - 1 for row in part]].cpu().double().tolist()
-        features: list[list[float]] = [[]] * len(rows)
-        for rank, theirs in enumerate(ranks.gather(found)):
-            features[rank :: ranks.world] = theirs
-    return np.array(features)
+            features += h_BTD[torch.arange(len(part)), [len(row) - 1 for row in part]].cpu().double().tolist()
+        return np.array(interleaved(ranks.gather(features)))

@@ -24,7 +24,7 @@ from unmask.checkpoint.identity import weights_hash
 from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
 from unmask.core.errors import UserError
-from unmask.core.ranks import Ranks, joined
+from unmask.core.ranks import Ranks, interleaved, joined
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Precision, make_ready, usual_batch
@@ -168,16 +168,12 @@ def _check(checkpoint: Checkpoint, texts: Texts, batch: int | None, *, causal: b
 
 def _shared(work: Callable[[list[int]], list[list[float]]], total: int, rows: int, ranks: Ranks) -> Tensor:
     """work(numbers) of all texts, dealt out to the processes a few at a time; one row of numbers a text."""
-    found: list[list[float]] = []
+    rows_of_texts: list[list[float]] = []
     size = rows * ranks.world
     for start in range(0, total, size):
         share = list(range(start + ranks.rank, min(start + size, total), ranks.world))
-        parts = ranks.together(lambda share=share: work(share) if share else [])  # type: ignore[misc]
-        slots: list[list[float]] = [[] for _ in range(min(size, total - start))]
-        for rank, part in enumerate(parts):
-            slots[rank :: ranks.world] = part
-        found += slots
-    return torch.tensor(found, dtype=torch.float64)
+        rows_of_texts += interleaved(ranks.together(lambda share=share: work(share) if share else []))  # type: ignore[misc]
+    return torch.tensor(rows_of_texts, dtype=torch.float64)
 
 
 def _record(checkpoint: Checkpoint, texts: Texts, ranks: Ranks, **facts: Any) -> dict[str, Any]:

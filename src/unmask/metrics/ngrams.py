@@ -1,7 +1,6 @@
 """n-grams of token ids, exactly and fast: every n-gram gets a small number, equal n-grams the same.
 
-Shapes: N places in all rows, G different n-grams, P pairs of an n-gram and a row
-that has it.
+Shapes: N places in all rows, G different n-grams, P pairs of an n-gram and a row that has it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ the gap of the texts by the sampler's own doubt about spelling. Shapes: T texts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -36,41 +37,31 @@ class PathGap:
 
 
 def path_gap(texts: Texts, judge: Judge, *, store: Store | None = None, seed: int = 0) -> PathGap:
-    """R of drawn texts under a judge."""
     log_q_T = _log_q(texts)
-    rows = retokenised(texts, judge)
-    nll_T, count_T, _ = sums(judge_rows(judge, rows, WHOLE, store=store))
-    _need_bytes(texts)
+    nll_T, count_T, _ = sums(judge_rows(judge, retokenised(texts, judge), WHOLE, store=store))
     record = provenance.record(
         judge.device, judge=judge.record(), reading=vars(WHOLE), texts=texts.record,
         judged_tokens=int(count_T.sum()), bytes=int(texts.bytes_T.sum()), seed=seed,
     )  # fmt: skip
-
-    def score(nats_T: Tensor, name: str) -> Score:
-        ratio = Ratio.of(nats_T, texts.bytes_T).together(texts.cluster_T)
-        return Score.of(ratio, "nats/byte", {**record, "score": name}, seed=seed)
-
-    return PathGap(score(log_q_T + nll_T, "path_gap"), score(nll_T, "judge_nll"), score(-log_q_T, "sampler_entropy"))
+    halves = {"path_gap": log_q_T + nll_T, "judge_nll": nll_T, "sampler_entropy": -log_q_T}
+    return PathGap(*(_per_byte(nats_T, texts, {**record, "score": name}, seed) for name, nats_T in halves.items()))
 
 
 def own_entropy(texts: Texts, *, seed: int = 0) -> Score:
     """-log q of what a sampler drew, in nats per byte: how many texts it might have written. No judge is asked."""
-    log_q_T = _log_q(texts)
-    _need_bytes(texts)
-    return Score.of(Ratio.of(-log_q_T, texts.bytes_T), "nats/byte", {"texts": texts.record}, seed=seed)
+    return _per_byte(-_log_q(texts), texts, {"texts": texts.record}, seed)
 
 
 def judge_nll(texts: Texts, judge: Judge, *, store: Store | None = None, seed: int = 0) -> Score:
     """-log p of the judge over whole texts, whoever wrote them, in nats per byte."""
     nll_T, _, _ = sums(judge_rows(judge, retokenised(texts, judge), WHOLE, store=store))
-    _need_bytes(texts)
-    ratio = Ratio.of(nll_T, texts.bytes_T).together(texts.cluster_T)
-    return Score.of(ratio, "nats/byte", {"judge": judge.record(), "texts": texts.record}, seed=seed)
+    return _per_byte(nll_T, texts, {"judge": judge.record(), "texts": texts.record}, seed)
 
 
-def _need_bytes(texts: Texts) -> None:
+def _per_byte(nats_T: Tensor, texts: Texts, record: dict[str, Any], seed: int) -> Score:
     if int(texts.bytes_T.sum()) == 0:
         raise Unavailable("the texts spell nothing at all (only ends of documents): there are no bytes to count")
+    return Score.of(Ratio.of(nats_T, texts.bytes_T).together(texts.cluster_T), "nats/byte", record, seed=seed)
 
 
 def has_log_q(texts: Texts) -> bool:

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core.errors import UserError
 from unmask.core.hashing import key_of
-from unmask.core.ranks import joined
+from unmask.core.ranks import interleaved, joined
 from unmask.metrics.cache import Store
 from unmask.metrics.judges import Judge
 from unmask.metrics.texts import Texts, join_documents
@@ -112,19 +112,18 @@ def judge_rows(
     prepared = [_prepare(judge, row, reading) for row in rows]
     keys = [key_of(judge.id, asdict(reading), row) for row in prepared]
     with joined(judge.device.type) as ranks:
-        said = ranks.on_first(lambda: store.find(keys) if store else [None] * len(keys))
-        missing = [i for i, numbers in enumerate(said) if numbers is None]
+        judged = ranks.on_first(lambda: store.find(keys) if store else [None] * len(keys))
+        missing = [i for i, numbers in enumerate(judged) if numbers is None]
         missing.sort(key=lambda i: -len(prepared[i]))  # similar lengths together, and memory runs out at once or never
         size = _SAVED[judge.device.type == "cuda"] * ranks.world
         for start in range(0, len(missing), size):
             part = missing[start : start + size]
             answers = ranks.together(partial(_read, judge, prepared, part[ranks.rank :: ranks.world], reading))
-            for rank, answer in enumerate(answers):
-                for i, numbers in zip(part[rank :: ranks.world], answer, strict=True):
-                    said[i] = numbers
+            for i, numbers in zip(part, interleaved(answers), strict=True):
+                judged[i] = numbers
             if store:
-                ranks.on_first(partial(store.keep, {keys[i]: said[i] for i in part}))
-    return [Judged(nll, int(count), entropy) for nll, count, entropy in said]
+                ranks.on_first(partial(store.keep, {keys[i]: judged[i] for i in part}))
+    return [Judged(nll, int(count), entropy) for nll, count, entropy in judged]
 
 
 def _prepare(judge: Judge, row: Sequence[int], reading: Reading) -> list[int]:
@@ -147,10 +146,10 @@ def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], rea
     most = judge.context + 1 - (judge.bos_id is not None)
     width = min(reading.width or most, most)
     stride = min(reading.stride or width, max(1, width // 2))
-    asked = [window for i in share for window in windows(i, len(rows[i]), width, stride)]
+    every = [window for i in share for window in windows(i, len(rows[i]), width, stride)]
     counts = {i: scored(rows[i], judge.eos_id, reading.eos) for i in share}
     sums = {i: torch.zeros(3, dtype=torch.float64) for i in share}
-    for batch in _batches(judge, asked):
+    for batch in _batches(judge, every):
         # the token a judge must see first, unless the text was begun with it
         leads = [[] if judge.bos_id is None or (reading.begin and not w.start) else [judge.bos_id] for w in batch]
         seen = [[*lead, *rows[w.text][w.start : w.end]] for lead, w in zip(leads, batch, strict=True)]
@@ -164,16 +163,16 @@ def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], rea
     return [sums[i].tolist() for i in share]
 
 
-def _batches(judge: Judge, asked: Sequence[_Window]) -> Iterator[list[_Window]]:
+def _batches(judge: Judge, every: Sequence[_Window]) -> Iterator[list[_Window]]:
     """Windows that go through together: a bound on the table of logits, 2 GiB of float32 on a GPU, 128 MiB elsewhere.
 
     At 256 tokens a text that is 40 texts of SmolLM2 in a forward, and 256 of a judge with 8k tokens.
     """
     budget = 2**29 if judge.device.type == "cuda" else 2**25
-    most = max((window.end - window.start for window in asked), default=1)
+    most = max((window.end - window.start for window in every), default=1)
     size = max(1, budget // (judge.states * most))
-    for start in range(0, len(asked), size):
-        yield list(asked[start : start + size])
+    for start in range(0, len(every), size):
+        yield list(every[start : start + size])
 
 
 @torch.inference_mode()
@@ -185,25 +184,25 @@ def _score(judge: Judge, rows: Sequence[Sequence[int]], counted_BT: Tensor, entr
     logits_BTV = judge.logits(ids_BT[:, :-1])
     next_BT = ids_BT[:, 1:].to(logits_BTV.device)
     # one text after the other: of all further tables only one text's stands at a time, small enough for a GPU's cache
-    said_BNT = torch.stack([_said(logits_BTV[b], next_BT[b], entropy) for b in range(len(rows))]).cpu().double()
+    score_BNT = torch.stack([_nats(logits_BTV[b], next_BT[b], entropy) for b in range(len(rows))]).cpu().double()
     within_BT = torch.arange(1, ids_BT.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
-    found = said_BNT.unbind(1)
-    if not all(bool(value_BT[within_BT].isfinite().all()) for value_BT in found):
+    scores = score_BNT.unbind(1)
+    if not all(bool(value_BT[within_BT].isfinite().all()) for value_BT in scores):
         raise UserError(
             f"the judge {judge.name!r} gave NaN, or no probability at all, for a token of a text: load it "
             "in fp32, or take another judge"
         )
-    nll_B, *entropy_B = [torch.where(counted_BT, value_BT, 0).sum(1) for value_BT in found]
+    nll_B, *entropy_B = [torch.where(counted_BT, value_BT, 0).sum(1) for value_BT in scores]
     return torch.stack([nll_B, counted_BT.sum(1), *(entropy_B or [torch.full_like(nll_B, torch.nan)])], dim=1)
 
 
-def _said(logits_TV: Tensor, next_T: Tensor, entropy: bool) -> Tensor:
+def _nats(logits_TV: Tensor, next_T: Tensor, entropy: bool) -> Tensor:
     """Of a text's tokens -log p, and where it is wanted the judge's entropy, in float32 or better: (1 or 2, T)."""
     log_p_TV = at_least_float32(logits_TV).log_softmax(-1)
-    said = [-log_p_TV.gather(-1, next_T[:, None])[:, 0]]
+    scores = [-log_p_TV.gather(-1, next_T[:, None])[:, 0]]
     if entropy:  # where p is 0 nothing is added: 0 log 0 is 0, not NaN
-        said.append(-log_p_TV.exp().mul_(log_p_TV.clamp_(min=torch.finfo(log_p_TV.dtype).min)).sum(-1))
-    return torch.stack(said)
+        scores.append(-log_p_TV.exp().mul_(log_p_TV.clamp_(min=torch.finfo(log_p_TV.dtype).min)).sum(-1))
+    return torch.stack(scores)
 
 
 def sums(judged: Sequence[Judged]) -> Tensor:

@@ -57,17 +57,17 @@ class Metric:
         """Its scores by name; None where the context lacks what it needs."""
         if any(needed and context.get(name) is None for name, needed in self.parameters.items()):
             return None
-        found = self.function(texts, **{name: context.get(name) for name in self.parameters})
-        named = found if isinstance(found, Mapping) else {self.name: found}
+        result = self.function(texts, **{name: context.get(name) for name in self.parameters})
+        named = result if isinstance(result, Mapping) else {self.name: result}
         return {str(name): self._score(one, texts, context.get("seed") or 0) for name, one in named.items()}
 
-    def _score(self, found: Any, texts: Texts, seed: int) -> Score:
-        if isinstance(found, Score):
-            return found
-        if isinstance(found, Ratio):
-            ratio = found
+    def _score(self, result: Any, texts: Texts, seed: int) -> Score:
+        if isinstance(result, Score):
+            return result
+        if isinstance(result, Ratio):
+            ratio = result
         else:
-            value_T = torch.as_tensor(found, dtype=torch.float64)
+            value_T = torch.as_tensor(result, dtype=torch.float64)
             if value_T.shape != (len(texts),):
                 wanted = f"a number for each of the {len(texts)} texts, a Ratio or a Score"
                 raise UserError(f"the metric {self.name!r} must return {wanted}, not shape {tuple(value_T.shape)}")

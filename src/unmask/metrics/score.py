@@ -54,7 +54,6 @@ class Ratio:
 
     @classmethod
     def mean(cls, value_n: Any, exponential: bool = False) -> Ratio:
-        """The plain mean over samples."""
         value_n = _double(value_n)
         return cls(value_n, torch.ones_like(value_n), exponential)
 

@@ -92,7 +92,6 @@ class Texts:
         return torch.tensor(sizes, dtype=torch.int64)
 
     def take(self, count: int) -> Texts:
-        """The first `count` texts."""
         log_q_T, document_T = (None if of_T is None else of_T[:count] for of_T in (self.log_q_T, self.document_T))
         return replace(self, tokens_TL=self.tokens_TL[:count], log_q_T=log_q_T, document_T=document_T)
 
@@ -134,22 +133,22 @@ def read_texts(path: str | Path) -> list[str]:
     with reading(path, cure="save it as text in UTF-8"):
         content = Path(path).read_text(encoding="utf-8-sig")
     if Path(path).suffix == ".jsonl":
-        found = [_of_line(line, f"{path}, line {i}") for i, line in enumerate(content.split("\n"), 1) if line.strip()]
+        texts = [_of_line(line, f"{path}, line {i}") for i, line in enumerate(content.split("\n"), 1) if line.strip()]
     else:
         parts = re.split(rf"(?m)^{re.escape(EOS)}\r?$", content)
-        found = [part.strip("\r\n") for part in (parts if len(parts) > 1 else re.split(r"\n\s*\n", content))]
-        found = [text for text in found if text.strip()]
-    if not found:
+        texts = [part.strip("\r\n") for part in (parts if len(parts) > 1 else re.split(r"\n\s*\n", content))]
+        texts = [text for text in texts if text.strip()]
+    if not texts:
         raise UserError(f"{path} has no text in it: give a file with at least two")
-    return found
+    return texts
 
 
 def _of_line(line: str, where: str) -> str:
     try:
-        said = json.loads(line)
+        value = json.loads(line)
     except ValueError as error:
         raise UserError(f'{where}: not valid JSON ({error}); a line is a string, or an object with a "text"') from error
-    text = said.get("text") if isinstance(said, dict) else said
+    text = value.get("text") if isinstance(value, dict) else value
     if not isinstance(text, str) or not text.strip():
         raise UserError(f'{where}: no text there; a line is a string, or an object with a "text"')
     return text
@@ -214,13 +213,13 @@ def prepared(
 
 def _documents(streams: Sequence[np.ndarray | Tokens], inside: int, count: int | None, tokenizer: Tokenizer) -> Tensor:
     """The document that the middle of each block lies in, numbered in the order of the text."""
-    found, before = [], 0
+    documents, before = [], 0
     for stream in streams:
         parts = [np.asarray(stream[start : start + _CHUNK]) for start in range(0, len(stream), _CHUNK)]
         ends = np.concatenate([i * _CHUNK + np.flatnonzero(part == tokenizer.eos_id) for i, part in enumerate(parts)])
-        found.append(before + np.searchsorted(ends, np.arange(len(stream) // inside) * inside + inside // 2))
+        documents.append(before + np.searchsorted(ends, np.arange(len(stream) // inside) * inside + inside // 2))
         before += len(ends) + 1  # no document goes on in the next folder
-    every = np.concatenate(found)
+    every = np.concatenate(documents)
     return torch.from_numpy(every[evenly(len(every), count)])
 
 
@@ -264,8 +263,8 @@ def check_same_tokenizer(texts: Texts, tokenizer: Tokenizer | None, owner: str) 
     """Reject texts whose ids mean something else to `owner`."""
     if tokenizer is None or tokenizer.hash != texts.tokenizer.hash:
         theirs = "none" if tokenizer is None else repr(tokenizer.name)
-        said = f"the texts are in tokens of {texts.tokenizer.name!r}, {owner} has {theirs}"
-        raise UserError(f"{said}: read them again with the tokenizer of the model")
+        differ = f"the texts are in tokens of {texts.tokenizer.name!r}, {owner} has {theirs}"
+        raise UserError(f"{differ}: read them again with the tokenizer of the model")
 
 
 def join_documents(documents: Sequence[Sequence[int]], eos_id: int) -> list[int]:

@@ -64,12 +64,8 @@ def phrase_bank(real: Texts, count: int, seed: int = 0) -> Texts:
     return _made(phrase_KW[drawn_TP].flatten(1), real, torch.arange(count), PARTS * math.log(PASSAGES))
 
 
-UNMODELLED: dict[str, Callable[[Texts, int, int], Texts]] = {
-    "parrot": parrot,
-    "period": period,
-    "mirror": mirror,
-    "phrase bank": phrase_bank,
-}
+Control = Callable[[Texts, int, int], Texts]
+UNMODELLED: dict[str, Control] = {"parrot": parrot, "period": period, "mirror": mirror, "phrase bank": phrase_bank}
 
 
 def _need(real: Texts, passages: int) -> None:

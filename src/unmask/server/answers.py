@@ -11,16 +11,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
-from unmask.server.engine import Change, Failed, Finished, Stepped, Task
+from unmask.server.engine import Change, Finished, Stepped, Task
 from unmask.server.wait import Texts
 
 BROKEN = "�"  # bytes that are no character, or not yet
-
-
-class Fault(Exception):
-    """The server could not write a text."""
 
 
 @dataclass
@@ -82,10 +77,8 @@ class Answer:
 
     def shown(self) -> int:
         """How many tokens the text has come from."""
-        return bisect_left(range(len(self.tokens)), len(self.text), key=lambda k: len(self._read(k)))
-
-    def _read(self, count: int) -> str:
-        return self.tokenizer.decode(self.tokens[:count])
+        counts, tokenizer = range(len(self.tokens)), self.tokenizer
+        return bisect_left(counts, len(self.text), key=lambda count: len(tokenizer.decode(self.tokens[:count])))
 
     def changes(self, first: int, last: int) -> list[Change]:
         """Of the tokens from one number to another, with their laws."""
@@ -101,8 +94,6 @@ def _begun(text: str, stops: Sequence[str]) -> int:
 async def written(texts: Texts, answers: Sequence[Answer]) -> AsyncIterator[tuple[int, str]]:
     """(number of the answer, what may be sent of it now); an answer that has a reason has ended."""
     async for number, event in texts.events():
-        if isinstance(event, Failed):
-            raise Fault(event.message) if event.fault else UserError(event.message)
         delta = answers[number].take(event)
         if answers[number].reason:
             texts.leave(number)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,15 @@ from unmask.core.errors import UserError, unknown
 from unmask.models.family import plain
 from unmask.plans.every import PLANS_OF_EVERY
 from unmask.plans.plan import PLANS, USUAL
-from unmask.server.answers import Fault
-from unmask.server.ask import DraftAsked, draft_task, tokenizer_of
 from unmask.server.drafts import stream_drafts
 from unmask.server.engine import Engine, Refused, Task
 from unmask.server.guard import CLIENT_GONE, Guard, error_body
-from unmask.server.infill import InfillAsked, filled, infill_tasks
+from unmask.server.infill import InfillRequest, filled, infill_tasks
 from unmask.server.limits import LOCAL, Limits
 from unmask.server.metrics import Requests, prometheus
-from unmask.server.openai import ChatAsked, CompletionAsked, Reply, chat_tasks, completion_tasks
-from unmask.server.wait import Gone, Texts, TimedOut, while_listening
+from unmask.server.openai import ChatRequest, CompletionRequest, Reply, chat_tasks, completion_tasks
+from unmask.server.request import DraftRequest, draft_tasks
+from unmask.server.wait import Fault, Gone, Texts, TimedOut, while_listening
 
 EVENTS = "text/event-stream"
 
@@ -50,7 +50,6 @@ def create_app(
         await asyncio.gather(*(asyncio.to_thread(engine.stop, limits.grace) for engine in engines.values()))
 
     app = FastAPI(title="unmask", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.engines, app.state.limits = engines, limits
     _add_errors(app)
     requests = Requests()
     _add_routes(app, engines, limits)
@@ -77,39 +76,40 @@ def engine_named(engines: Mapping[str, Engine], name: str) -> Engine:
 
 
 def _add_routes(app: FastAPI, engines: Mapping[str, Engine], limits: Limits) -> None:
+    async def submitted(body: Any, tasks_of: Callable[..., list[Task]]) -> tuple[list[Task], Texts]:
+        engine = engine_named(engines, body.model)
+        tasks = await asyncio.to_thread(tasks_of, body, engine.checkpoint, limits)
+        return tasks, Texts(engine, tasks, limits.timeout)
+
     @app.post("/v1/drafts")
-    async def drafts(asked: DraftAsked) -> Response:
-        engine = engine_named(engines, asked.model)
-        task = await asyncio.to_thread(draft_task, asked, engine.checkpoint, limits)
-        texts = Texts(engine, [task], limits.timeout)
-        return stream_of(texts, stream_drafts(texts, asked.model, task))
+    async def drafts(body: DraftRequest) -> Response:
+        tasks, texts = await submitted(body, draft_tasks)
+        return stream_of(texts, stream_drafts(texts, body.model, tasks[0]))
 
     @app.post("/v1/completions")
-    async def completions(asked: CompletionAsked, request: Request) -> Response:
-        return await replied(asked, completion_tasks, request)
+    async def completions(body: CompletionRequest, request: Request) -> Response:
+        return await replied(body, completion_tasks, request)
 
     @app.post("/v1/chat/completions")
-    async def chat(asked: ChatAsked, request: Request) -> Response:
-        return await replied(asked, chat_tasks, request)
+    async def chat(body: ChatRequest, request: Request) -> Response:
+        return await replied(body, chat_tasks, request)
 
-    async def replied(asked: Any, tasks_of: Callable[..., list[Task]], request: Request) -> Response:
-        engine = engine_named(engines, asked.model)
-        tasks = await asyncio.to_thread(tasks_of, asked, engine.checkpoint, limits)
-        reply = Reply(asked, tasks, tokenizer_of(engine.checkpoint))
-        texts = Texts(engine, tasks, limits.timeout)
-        if asked.stream:
+    async def replied(body: Any, tasks_of: Callable[..., list[Task]], request: Request) -> Response:
+        tasks, texts = await submitted(body, tasks_of)
+        reply = Reply(body, tasks)
+        if body.stream:
             return stream_of(texts, reply.streamed(texts))
-        async with while_listening(request):
-            with texts:
-                return JSONResponse(await reply.whole(texts))
+        return await whole(texts, reply.whole(texts), request)
 
     @app.post("/v1/infill")
-    async def infill(asked: InfillAsked, request: Request) -> Response:
-        engine = engine_named(engines, asked.model)
-        tasks = await asyncio.to_thread(infill_tasks, asked, engine.checkpoint, limits)
+    async def infill(body: InfillRequest, request: Request) -> Response:
+        tasks, texts = await submitted(body, infill_tasks)
+        return await whole(texts, filled(texts, body, tasks), request)
+
+    async def whole(texts: Texts, answer: Awaitable[dict[str, Any]], request: Request) -> Response:
         async with while_listening(request):
-            with Texts(engine, tasks, limits.timeout) as texts:
-                return JSONResponse(await filled(texts, asked, tasks))
+            with texts:
+                return JSONResponse(await answer)
 
 
 def _add_facts(app: FastAPI, engines: Mapping[str, Engine], requests: Requests) -> None:
@@ -149,9 +149,8 @@ def _about(name: str, engine: Engine, created: int) -> dict[str, Any]:
     model, by_plan = plain(checkpoint.model), checkpoint.process.by_plan
     parameters = sum(value.numel() for value in model.parameters()) if isinstance(model, nn.Module) else None
     plans = sorted(PLANS, key=lambda plan: (plan != USUAL, plan)) if by_plan else list(PLANS_OF_EVERY)
-    about = {
-        "length": checkpoint.model.length, "process": checkpoint.process.name, "plans": plans, "parameters": parameters,
-    }  # fmt: skip
+    facts = {"length": checkpoint.model.length, "process": checkpoint.process.name}
+    about = {**facts, "plans": plans, "parameters": parameters}
     return {"id": name, "object": "model", "created": created, "owned_by": "unmask", "unmask": about}
 
 
@@ -169,26 +168,16 @@ def _add_errors(app: FastAPI) -> None:
             return answer(400, f"the body is not valid JSON: {json.dumps(first['ctx']['error'])}")
         return answer(400, f"{where or 'the body'}: {first['msg'][0].lower()}{first['msg'][1:]}", where or None)
 
-    @app.exception_handler(UserError)
-    async def mistaken(_: Request, error: UserError) -> JSONResponse:
-        return answer(400, str(error))
-
     @app.exception_handler(HTTPException)
-    async def refused(_: Request, error: HTTPException) -> JSONResponse:
+    async def not_found(_: Request, error: HTTPException) -> JSONResponse:
         return answer(error.status_code, str(error.detail))
 
     @app.exception_handler(Refused)
     async def busy(_: Request, error: Refused) -> JSONResponse:
         return answer(429 if error.full else 503, str(error), **{"Retry-After": "1"})
 
-    @app.exception_handler(TimedOut)
-    async def late(_: Request, error: TimedOut) -> JSONResponse:
-        return answer(504, str(error))
+    async def failed(_: Request, error: Exception, status: int) -> JSONResponse:
+        return answer(status, str(error))
 
-    @app.exception_handler(Fault)
-    async def failed(_: Request, error: Fault) -> JSONResponse:
-        return answer(500, str(error))
-
-    @app.exception_handler(Gone)
-    async def gone(_: Request, __: Gone) -> JSONResponse:
-        return answer(CLIENT_GONE, "the client has gone")
+    for kind, status in ((UserError, 400), (TimedOut, 504), (Fault, 500), (Gone, CLIENT_GONE)):
+        app.add_exception_handler(kind, partial(failed, status=status))

@@ -8,16 +8,15 @@ from collections.abc import AsyncIterator
 from functools import lru_cache
 from typing import Any
 
-from unmask.checkpoint.io import Checkpoint
+from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.plans.plan import by_threshold
-from unmask.server.engine import Change, Failed, Finished, Stepped, Task
-from unmask.server.wait import Texts, TimedOut
+from unmask.server.engine import Change, Finished, Stepped, Task
+from unmask.server.wait import Fault, Texts, TimedOut
 
 
-def message(said: dict[str, Any] | str) -> str:
-    """One server-sent event."""
-    return f"data: {said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)}\n\n"
+def message(content: dict[str, Any] | str) -> str:
+    return f"data: {content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)}\n\n"
 
 
 @lru_cache(maxsize=2**16)
@@ -32,7 +31,6 @@ def finite(value: float) -> float | None:
 
 
 def total(log_q: list[float]) -> float | None:
-    """The log-probability of a text."""
     return finite(math.fsum(log_q)) if all(map(math.isfinite, log_q)) else None
 
 
@@ -42,9 +40,7 @@ def _steps(task: Task) -> int:
 
 
 async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[str]:
-    """Every message of a stream."""
-    checkpoint, tokenizer = task.how.checkpoint, task.how.checkpoint.tokenizer
-    given = task.given_L.tolist()
+    tokenizer, given = task.how.checkpoint.tokenizer, task.given_L.tolist()
     yield message({
         "type": "start", "length": len(given), "tokens": [None if token < 0 else token for token in given],
         "texts": [None if token < 0 else piece(tokenizer, token) for token in given],
@@ -53,35 +49,29 @@ async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[st
     })  # fmt: skip
     try:
         async for _, event in texts.events():
-            yield message(_said(event, checkpoint))
-    except TimedOut as error:
+            yield message(_event_json(event, tokenizer))
+    except (TimedOut, Fault, UserError) as error:
         yield message({"type": "error", "message": str(error)})
 
 
-def _said(event: Stepped | Finished | Failed, checkpoint: Checkpoint) -> dict[str, Any]:
-    if isinstance(event, Failed):
-        return {"type": "error", "message": event.message}
+def _event_json(event: Stepped | Finished, tokenizer: Tokenizer | None) -> dict[str, Any]:
     if isinstance(event, Finished):
-        text = checkpoint.tokenizer.decode(event.tokens) if checkpoint.tokenizer else ""
+        text = tokenizer.decode(event.tokens) if tokenizer else ""
         return {
             "type": "done", "text": text, "tokens": event.tokens, "log_prob": total(event.log_q), **event.counts(),
             "seconds": event.seconds,
         }  # fmt: skip
-    changes = [_changed(change, checkpoint.tokenizer) for change in event.changes]
     return {
         "type": "step", "step": event.step, "steps": event.steps, "nfe": event.nfe, "seconds": event.seconds,
-        "changes": changes,
+        "changes": [_change_json(change, tokenizer) for change in event.changes],
     }  # fmt: skip
 
 
-def _changed(change: Change, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _change_json(change: Change, tokenizer: Tokenizer | None) -> dict[str, Any]:
+    def token_json(token: int, probability: float) -> dict[str, Any]:
+        return {"token": token, "text": piece(tokenizer, token), "probability": probability}
+
     return {
-        "position": change.position,
-        "token": change.token,
-        "text": piece(tokenizer, change.token),
-        "log_prob": finite(change.log_prob),
-        "probability": math.exp(change.log_prob),
-        "alternatives": [
-            {"token": token, "text": piece(tokenizer, token), "probability": p} for token, p in change.alternatives
-        ],
-    }
+        "position": change.position, **token_json(change.token, math.exp(change.log_prob)),
+        "log_prob": finite(change.log_prob), "alternatives": [token_json(*other) for other in change.alternatives],
+    }  # fmt: skip

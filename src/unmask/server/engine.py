@@ -167,14 +167,12 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes tasks."""
         return self._thread.is_alive() and not self._closing
 
     def start(self) -> None:
         self._thread.start()
 
     def submit(self, task: Task, sink: Sink) -> Ticket:
-        """Take a task, or raise Refused."""
         return self.submit_all([(task, sink)])[0]
 
     def submit_all(self, tasks: Sequence[tuple[Task, Sink]]) -> list[Ticket]:
@@ -293,9 +291,8 @@ class Engine:
         """What a forward changed in the texts that are watched, by row."""
         found: dict[int, list[Change]] = {at: [] for at in watching}
         for group in drawn:
-            length = group.step.length
-            flat, tokens = group.step.flat_M.tolist(), group.draw.token_M.tolist()
-            log_q = group.draw.log_q_M.tolist()
+            length, flat = group.step.length, group.step.flat_M.tolist()
+            tokens, log_q = group.draw.token_M.tolist(), group.draw.log_q_M.tolist()
             mine = [m for m, place in enumerate(flat) if place // length in watching]
             likeliest = _alternatives(group, mine, [watching[flat[m] // length].ticket.task.alternatives for m in mine])
             for m, others in zip(mine, likeliest, strict=True):
@@ -307,8 +304,7 @@ class Engine:
 
     def _finish(self, table: Any, done: list[_Live]) -> None:
         rows = torch.tensor([one.draft.at for one in done])
-        z_BL = table.z_BL[rows.to(table.z_BL.device)].cpu()
-        log_q_BL = table.log_q_BL[rows.to(table.log_q_BL.device)].cpu()
+        z_BL, log_q_BL = (of_B[rows.to(of_B.device)].cpu() for of_B in (table.z_BL, table.log_q_BL))
         for one, z_L, log_q_L in zip(done, z_BL, log_q_BL, strict=True):
             del self.live[one.draft.at]
             length, blank_L = one.draft.length, one.draft.blank_BL[0]

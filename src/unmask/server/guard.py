@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from unmask.server.limits import LOCAL, Limits
@@ -31,6 +31,12 @@ class Denied(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+    def response(self) -> JSONResponse:
+        # after 408 and 413 what is left of the body is not read
+        closing = {"connection": "close"} if self.status in (408, 413) else {}
+        asking = {"www-authenticate": "Bearer"} if self.status == 401 else {}
+        return JSONResponse(error_body(str(self), self.status), self.status, {**closing, **asking})
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Guard:
             body = await self._body(headers, receive)
             await self.app(scope, _with_body(body, receive), counted)
         except Denied as denied:
-            await _answer(counted, denied)
+            await denied.response()(scope, receive, counted)
         except ConnectionError:
             status = CLIENT_GONE
         finally:
@@ -86,9 +92,10 @@ class Guard:
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body, if it is small enough and comes in time."""
-        said = headers.get("content-length", "0")
-        if said.isdecimal() and int(said) > self.limits.max_body:
-            raise Denied(413, f"a request has at most {self.limits.max_body} bytes here")
+        too_large = Denied(413, f"a request has at most {self.limits.max_body} bytes here")
+        size = headers.get("content-length", "0")
+        if size.isdecimal() and int(size) > self.limits.max_body:
+            raise too_large
         parts: list[bytes] = []
         try:
             async with asyncio.timeout(self.limits.patience):
@@ -100,7 +107,7 @@ class Guard:
                     parts.append(got.get("body", b""))
                     more = got.get("more_body", False)
                     if sum(map(len, parts)) > self.limits.max_body:
-                        raise Denied(413, f"a request has at most {self.limits.max_body} bytes here")
+                        raise too_large
         except TimeoutError:
             raise Denied(408, f"the request was not sent within {self.limits.patience:g} s") from None
         return b"".join(parts)
@@ -138,14 +145,3 @@ def error_body(message: str, status: int, param: str | None = None) -> dict[str,
         status, "invalid_request_error" if status < 500 else "server_error"
     )
     return {"error": {"message": message, "type": kind, "param": param, "code": None}}
-
-
-async def _answer(send: Send, denied: Denied) -> None:
-    body = json.dumps(error_body(str(denied), denied.status)).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if denied.status in (408, 413):  # what is left of the body is not read
-        headers.append((b"connection", b"close"))
-    if denied.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": denied.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -11,41 +11,35 @@ from typing import Any
 from pydantic import Field
 
 from unmask.checkpoint.io import Checkpoint
-from unmask.core.errors import UserError
-from unmask.server.answers import Fault
-from unmask.server.ask import TemplateAsked, how_of, template_of
 from unmask.server.drafts import finite, total
-from unmask.server.engine import Failed, Finished, Task
+from unmask.server.engine import Finished, Task
 from unmask.server.limits import Limits, bounded
+from unmask.server.request import TemplateRequest, how_of, template_of
 from unmask.server.wait import Texts
 
 
-class InfillAsked(TemplateAsked):
+class InfillRequest(TemplateRequest):
     """A template, filled in n times."""
 
     n: int = Field(1, ge=1)
 
 
-def infill_tasks(asked: InfillAsked, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
-    """A task for every way of filling it."""
-    bounded("n", asked.n, limits.max_texts)
-    how, template_L = how_of(asked, checkpoint, limits), template_of(asked, checkpoint, limits)
-    return [Task(how, index, template_L) for index in range(asked.n)]
+def infill_tasks(body: InfillRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
+    bounded("n", body.n, limits.max_texts)
+    how, template_L = how_of(body, checkpoint, limits), template_of(body, checkpoint, limits)
+    return [Task(how, index, template_L) for index in range(body.n)]
 
 
-async def filled(texts: Texts, asked: InfillAsked, tasks: Sequence[Task]) -> dict[str, Any]:
-    """The answer to a request."""
+async def filled(texts: Texts, body: InfillRequest, tasks: Sequence[Task]) -> dict[str, Any]:
     done: dict[int, Finished] = {}
     async for number, event in texts.events():
-        if isinstance(event, Failed):
-            raise Fault(event.message) if event.fault else UserError(event.message)
         if isinstance(event, Finished):
             done[number] = event
-    choices = [_choice(number, tasks[number], done[number]) for number in sorted(done)]
+    choices = [_choice(number, task, done[number]) for number, task in enumerate(tasks)]
     blanks = int((tasks[0].given_L < 0).sum())
     given, new = len(tasks[0].given_L) - blanks, blanks * len(tasks)
     return {
-        "id": f"infill-{secrets.token_hex(12)}", "object": "infill", "created": int(time.time()), "model": asked.model,
+        "id": f"infill-{secrets.token_hex(12)}", "object": "infill", "created": int(time.time()), "model": body.model,
         "choices": choices, "usage": {"prompt_tokens": given, "completion_tokens": new, "total_tokens": given + new},
         "unmask": {"seed": tasks[0].how.seed},
     }  # fmt: skip

@@ -42,6 +42,5 @@ class Limits:
 
 
 def bounded(name: str, value: int, most: int) -> None:
-    """Refuse more than there may be."""
     if value > most:
         raise UserError(f"{name} is at most {most} here, not {value}")

@@ -34,7 +34,6 @@ def address_of(listening: socket.socket) -> str:
 
 
 def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
-    """What serves the app."""
     config = uvicorn.Config(
         app, http=_patient(limits.patience), ws="none", lifespan="on", log_level="warning", access_log=False,
         timeout_graceful_shutdown=int(limits.grace) + 1, backlog=BACKLOG, server_header=False,

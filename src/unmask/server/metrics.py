@@ -20,7 +20,6 @@ class Requests:
     seconds: dict[str, list[float]] = field(default_factory=dict)  # by path: a count a bucket, of all, and their sum
 
     def done(self, path: str, status: int, seconds: float) -> None:
-        """One more, answered whole."""
         name = next((known for known in PATHS if path == known or path.startswith(f"{known}/")), "other")
         self.answered[name, status] = self.answered.get((name, status), 0) + 1
         row = self.seconds.setdefault(name, [0.0] * (len(BUCKETS) + 2))
@@ -30,7 +29,6 @@ class Requests:
 
 
 def prometheus(requests: Requests, engines: Mapping[str, Engine]) -> str:
-    """All numbers, a line each."""
     return "".join(f"{line}\n" for line in [*_of_requests(requests), *_of_engines(engines)])
 
 

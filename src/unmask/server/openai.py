@@ -12,14 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
-from unmask.data.tokenizer import Tokenizer
-from unmask.server.answers import Answer, Fault, written
-from unmask.server.ask import Asked, how_of, ids_of, longest, tokenizer_of
+from unmask.server.answers import Answer, written
 from unmask.server.drafts import finite, message, piece
 from unmask.server.engine import Change, Task
 from unmask.server.guard import error_body
 from unmask.server.limits import ALTERNATIVES, STOP, STOPS, Limits, bounded
-from unmask.server.wait import Texts, TimedOut
+from unmask.server.request import TextRequest, how_of, ids_of, longest, tokenizer_of
+from unmask.server.wait import Fault, Texts, TimedOut
 
 Ids = Annotated[list[int], Field(min_length=1)]
 ANSWER = 128  # tokens of an answer in a chat where nobody says, as `sample` has it
@@ -30,7 +29,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class OpenAIAsked(Asked):
+class OpenAIRequest(TextRequest):
     """What completions and chats both take."""
 
     n: int = Field(1, ge=1)
@@ -51,7 +50,7 @@ class OpenAIAsked(Asked):
         return stops
 
 
-class CompletionAsked(OpenAIAsked):
+class CompletionRequest(OpenAIRequest):
     """A continuation of a text, or what goes between a text and its `suffix`."""
 
     prompt: str | list[str] | Ids | list[Ids] = ""
@@ -76,7 +75,7 @@ class Message(BaseModel):
         return {"role": self.role, "content": text}
 
 
-class ChatAsked(OpenAIAsked):
+class ChatRequest(OpenAIRequest):
     """An answer to a conversation."""
 
     messages: list[Message] = Field(min_length=1)
@@ -86,14 +85,13 @@ class ChatAsked(OpenAIAsked):
     top_logprobs: int = Field(0, ge=0)
 
 
-def completion_tasks(asked: CompletionAsked, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
+def completion_tasks(body: CompletionRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
     """A task for every choice: choice i is sample i of a call of `sample` with this seed."""
     tokenizer = tokenizer_of(checkpoint)
-    given = asked.prompt
-    prompts: Sequence[str | list[int]] = [given] if isinstance(given, str) else _several(given)
-    tail = tokenizer.encode(asked.suffix) if asked.suffix else []
+    prompts: Sequence[str | list[int]] = [body.prompt] if isinstance(body.prompt, str) else _several(body.prompt)
+    tail = tokenizer.encode(body.suffix) if body.suffix else []
     heads = [tokenizer.encode(one) if isinstance(one, str) else one for one in prompts]
-    return _tasks(asked, checkpoint, limits, heads, tail, asked.max_tokens, asked.logprobs or 0)
+    return _tasks(body, checkpoint, limits, heads, tail, body.max_tokens, body.logprobs or 0)
 
 
 def _several(given: Sequence[Any]) -> Sequence[str | list[int]]:
@@ -103,24 +101,24 @@ def _several(given: Sequence[Any]) -> Sequence[str | list[int]]:
     return [list(given)] if isinstance(given[0], int) else given
 
 
-def chat_tasks(asked: ChatAsked, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
+def chat_tasks(body: ChatRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
     """A task for every choice of an answer to a conversation."""
-    if asked.top_logprobs and not asked.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise UserError("top_logprobs goes with logprobs: true")
-    head = checkpoint.chat([one.plain() for one in asked.messages])
-    said = asked.max_completion_tokens or asked.max_tokens
+    head = checkpoint.chat([one.plain() for one in body.messages])
     most = max(1, longest(checkpoint, limits) - len(head))
-    return _tasks(asked, checkpoint, limits, [head], [], said or min(most, ANSWER), asked.top_logprobs)
+    blanks = body.max_completion_tokens or body.max_tokens or min(most, ANSWER)
+    return _tasks(body, checkpoint, limits, [head], [], blanks, body.top_logprobs)
 
 
 def _tasks(
-    asked: OpenAIAsked, checkpoint: Checkpoint, limits: Limits, heads: Sequence[list[int]], tail: list[int],
+    body: OpenAIRequest, checkpoint: Checkpoint, limits: Limits, heads: Sequence[list[int]], tail: list[int],
     blanks: int, alternatives: int,
 ) -> list[Task]:  # fmt: skip
-    bounded("the number of texts", len(heads) * asked.n, limits.max_texts)
+    bounded("the number of texts", len(heads) * body.n, limits.max_texts)
     bounded("logprobs", alternatives, ALTERNATIVES)
-    how, most = how_of(asked, checkpoint, limits), longest(checkpoint, limits)
-    watch = bool(asked.stream or asked.stops or alternatives or isinstance(asked, ChatAsked))
+    how, most = how_of(body, checkpoint, limits), longest(checkpoint, limits)
+    watch = bool(body.stops or body.stream or alternatives or isinstance(body, ChatRequest))
     tasks: list[Task] = []
     for head in heads:
         given = len(head) + len(tail)
@@ -128,26 +126,25 @@ def _tasks(
             raise UserError(f"this model's maximum context length is {most} tokens: {given} are given, and {blanks} "
                             "are to come (max_tokens)")  # fmt: skip
         template_L = ids_of([*head, *[None] * blanks, *tail], checkpoint)
-        tasks += [Task(how, len(tasks) + i, template_L, watch, alternatives) for i in range(asked.n)]
+        tasks += [Task(how, len(tasks) + i, template_L, watch, alternatives) for i in range(body.n)]
     return tasks
 
 
-# --- what is said ----------------------------------------------------------------------------------------------------
+# --- the reply -------------------------------------------------------------------------------------------------------
 
 
 class Reply:
     """The answers to one request, in OpenAI's form: whole, or bit by bit."""
 
-    def __init__(self, asked: CompletionAsked | ChatAsked, tasks: Sequence[Task], tokenizer: Tokenizer) -> None:
-        self.asked, self.tasks, self.tokenizer = asked, tasks, tokenizer
-        self.chat = isinstance(asked, ChatAsked)
-        self.answers = [Answer.of(task, tokenizer, asked.stops) for task in tasks]
+    def __init__(self, body: CompletionRequest | ChatRequest, tasks: Sequence[Task]) -> None:
+        self.body, self.tasks, self.tokenizer = body, tasks, tokenizer_of(tasks[0].how.checkpoint)
+        self.chat = isinstance(body, ChatRequest)
+        self.answers = [Answer.of(task, self.tokenizer, body.stops) for task in tasks]
         self.sent = [0] * len(tasks)  # tokens whose laws were sent
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{secrets.token_hex(12)}"
         self.created = int(time.time())
 
     async def whole(self, texts: Texts) -> dict[str, Any]:
-        """Everything at once."""
         async for _ in written(texts, self.answers):
             pass
         choices = [self._choice(number, answer.text, whole=True) for number, answer in enumerate(self.answers)]
@@ -157,7 +154,7 @@ class Reply:
     async def streamed(self, texts: Texts) -> AsyncIterator[str]:
         """A message for every beginning that has settled further."""
         kind = "chat.completion.chunk" if self.chat else "text_completion"
-        usage: dict[str, Any] = {"usage": None} if self.asked.stream_options.include_usage else {}
+        usage: dict[str, Any] = {"usage": None} if self.body.stream_options.include_usage else {}
         try:
             if self.chat:
                 for number in range(len(self.tasks)):
@@ -172,50 +169,47 @@ class Reply:
             yield message(error_body(str(error), 400 if isinstance(error, UserError) else 500))
 
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        head = {"id": self.id, "object": kind, "created": self.created, "model": self.asked.model}
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.body.model}
         return {**head, "choices": choices}
 
     def _choice(self, number: int, text: str, whole: bool) -> dict[str, Any]:
         answer = self.answers[number]
-        said: dict[str, Any] = {"index": number, "finish_reason": answer.reason, "logprobs": self._laws(number)}
+        choice: dict[str, Any] = {"index": number, "finish_reason": answer.reason, "logprobs": self._logprobs(number)}
         if not self.chat:
-            return {**said, "text": text}
-        return {**said, "message": {"role": "assistant", "content": text}} if whole else {
-            **said, "delta": {"content": text} if text else {},
-        }  # fmt: skip
+            return {**choice, "text": text}
+        if whole:
+            return {**choice, "message": {"role": "assistant", "content": text}}
+        return {**choice, "delta": {"content": text} if text else {}}
 
-    def _laws(self, number: int) -> dict[str, Any] | None:
-        """The log-probabilities of the tokens that are new."""
-        if self.asked.logprobs is None or self.asked.logprobs is False:
+    def _logprobs(self, number: int) -> dict[str, Any] | None:
+        if self.body.logprobs is None or self.body.logprobs is False:
             return None
         answer, first = self.answers[number], self.sent[number]
         self.sent[number] = last = answer.shown()
         changes = answer.changes(first, last)
         if self.chat:
-            return {"content": [self._law(change) for change in changes], "refusal": None}
+            return {"content": [self._chat_logprob(change) for change in changes], "refusal": None}
         pieces = [self._piece(change.token) for change in changes]
         offsets = [len(self.tokenizer.decode(answer.tokens[:count])) for count in range(first, last)]
         likeliest = [{self._piece(token): math.log(p) for token, p in reversed(one.alternatives)} for one in changes]
         return {
             "tokens": pieces, "token_logprobs": [finite(one.log_prob) for one in changes], "text_offset": offsets,
-            "top_logprobs": likeliest if self.asked.logprobs else None,
+            "top_logprobs": likeliest if self.body.logprobs else None,
         }  # fmt: skip
 
-    def _law(self, change: Change) -> dict[str, Any]:
+    def _chat_logprob(self, change: Change) -> dict[str, Any]:
         def one(token: int, log_prob: float) -> dict[str, Any]:
             text = self._piece(token)
             return {"token": text, "logprob": finite(log_prob), "bytes": list(text.encode())}
 
-        return {
-            **one(change.token, change.log_prob),
-            "top_logprobs": [one(token, math.log(p)) for token, p in change.alternatives],
-        }
+        top = [one(token, math.log(p)) for token, p in change.alternatives]
+        return {**one(change.token, change.log_prob), "top_logprobs": top}
 
     def _piece(self, token: int) -> str:
         return piece(self.tokenizer, token) or ""
 
     def _usage(self) -> dict[str, int]:
-        prompts = self.tasks[:: self.asked.n]
+        prompts = self.tasks[:: self.body.n]
         given = sum(int((task.given_L >= 0).sum()) for task in prompts)
         new = sum(answer.shown() for answer in self.answers)
         return {"prompt_tokens": given, "completion_tokens": new, "total_tokens": given + new}

@@ -68,7 +68,6 @@ def make_engines(
     models: Mapping[str, Checkpoint | str | Path], *, batch: int | None = None, device: str = "auto",
     precision: Precision = "auto", compile: bool = False, limits: Limits | None = None,
 ) -> dict[str, Engine]:  # fmt: skip
-    """An engine for every model, by name."""
     place, engines = pick_device(device), {}
     if batch is not None and batch < 1:
         raise UserError(f"batch must be at least 1, not {batch}")

@@ -6,15 +6,23 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 
 from starlette.requests import Request
 
-from unmask.server.engine import Engine, Event, Failed, Finished, Sink, Task, Ticket
+from unmask.core.errors import UserError
+from unmask.server.engine import Engine, Event, Failed, Finished, Sink, Stepped, Task, Ticket
 
 
 class TimedOut(Exception):
     """A text was not done in time."""
+
+
+class Fault(Exception):
+    """The server could not write a text."""
+
+
+class Gone(Exception):
+    """The client has closed its connection."""
 
 
 class Texts:
@@ -37,9 +45,7 @@ class Texts:
     def __enter__(self) -> Texts:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for ticket in self.tickets:
             ticket.cancel()
 
@@ -48,8 +54,8 @@ class Texts:
         self.tickets[number].cancel()
         self._open.discard(number)
 
-    async def events(self) -> AsyncIterator[tuple[int, Event]]:
-        """(number of the text, event) until every text is done, has failed, or was left."""
+    async def events(self) -> AsyncIterator[tuple[int, Stepped | Finished]]:
+        """(number of the text, event) until every text is done or was left; the first that fails is an error."""
         while self._open:
             try:
                 async with asyncio.timeout(max(0.0, self.deadline - time.monotonic())):
@@ -58,7 +64,9 @@ class Texts:
                 raise TimedOut(f"not done within {self.timeout:g} s: ask for less, or later") from None
             if number not in self._open:
                 continue
-            if isinstance(event, Finished | Failed):
+            if isinstance(event, Failed):
+                raise Fault(event.message) if event.fault else UserError(event.message)
+            if isinstance(event, Finished):
                 self._open.discard(number)
             yield number, event
 
@@ -83,11 +91,7 @@ async def while_listening(request: Request) -> AsyncIterator[None]:
     except asyncio.CancelledError:
         if gone:
             task.uncancel()
-            raise Gone from None
+            raise Gone("the client has gone") from None
         raise
     finally:
         watcher.cancel()
-
-
-class Gone(Exception):
-    """The client has closed its connection."""

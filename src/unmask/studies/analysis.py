@@ -1,4 +1,4 @@
-"""What the cells of an evaluation say together: speed-ups, gaps, the least path gap, yardsticks, equal wall-clock.
+"""What the cells of an evaluation say together: speed-ups, gaps, the least path gap, one token a step, time.
 
 Which plan is best, which temperature and which number of steps the headline is read at are settled without looking at
 any student: the plan by the teacher alone, the highest temperature, the fewest steps. Shapes: D draws.
@@ -7,19 +7,21 @@ any student: the plan by the teacher alone, the highest temperature, the fewest 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
 from statistics import fmean
 
+import numpy as np
 import torch
 
 from unmask.metrics.score import DRAWS, Ratio, bootstrap, choose_least, difference
-from unmask.studies.frontier import Drawn, Interval, beside, draw_cell
+from unmask.studies.frontier import Interval, Resampled, at_equal_entropy, draw_cell
 from unmask.studies.results import Bound, Cell, Json, Results
 from unmask.studies.speedup import gap_at, speed_up
 
-COMPANY = ("self_bleu", "repeated_4")  # what equal entropy leaves out: compared with the teacher's beside the gap
+SAMENESS = ("self_bleu", "repeated_4")  # what equal entropy leaves out: compared with the teacher's beside the gap
 RANDOM_ORDER = ("permutation", "iid")
 
 
@@ -27,7 +29,7 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
     """The same results with their analysis."""
     teacher = next(iter(results.named("teacher")), None)
     best = best_plan(results, teacher)
-    found: Json = {
+    analysis: Json = {
         "teacher": teacher,
         "temperature": results.temperature,
         "best_plan": best,
@@ -40,9 +42,9 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
         "wall_clock": wall_clock(results, best),
         "caught": {cell.name: list(cell.suspicions.values()) for cell in results.cells if cell.suspicions},
     }
-    found["comparisons"] = _comparisons(results, teacher, seed, draws) if teacher else []
-    found["headline"] = headline(results, found)
-    return replace(results, analysis=found)
+    analysis["comparisons"] = _comparisons(results, teacher, seed, draws) if teacher else []
+    analysis["headline"] = headline(results, analysis)
+    return replace(results, analysis=analysis)
 
 
 def contenders(results: Results) -> list[str]:
@@ -59,7 +61,7 @@ def best_plan(results: Results, teacher: str | None) -> str | None:
     model = teacher or next(iter(contenders(results)), None)
 
     def by_bounds(plan: str) -> dict[int | None, float]:
-        bounds = [bound for bound in results.bounds if (bound.model, bound.plan) == (model, plan)]
+        bounds = [bound for bound in results.bounds if bound.key[:2] == (model, plan)]
         return {bound.steps: bound.scores["per_token"]["value"] for bound in bounds}
 
     def by_cells(score: str, plan: str) -> dict[int | None, float]:
@@ -86,10 +88,10 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
     """Every student at the headline's temperature against the teacher on the same plan."""
 
     @cache
-    def drawn(cell: Cell) -> Drawn:
+    def drawn(cell: Cell) -> Resampled:
         return draw_cell(cell, seed=seed, draws=draws)
 
-    found = []
+    comparisons = []
     for plan in results.plans:
         steps = sorted({cell.steps for cell in results.where(model=teacher, plan=plan) if cell.steps})
         controls = {n: _controls(results, teacher, plan, n) for n in steps}
@@ -106,7 +108,7 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
             student, nfe = drawn(cell), float(cell.nfe or 0)
             paths = controls.get(cell.steps or 0, {}).get("temperature", [])
             where = {"model": cell.model, "plan": plan, "steps": cell.steps, "temperature": cell.temperature}
-            found.append({
+            comparisons.append({
                 **where,
                 "nfe": nfe,
                 "nats": float(student.nats_D[0]),
@@ -114,10 +116,10 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
                 "speed_up": speed_up(student, nfe, both).to_json(),
                 "gap": asdict(gap_at(student, nfe, both)),
                 "gap_to": {kind: asdict(gap_at(student, nfe, paths)) for kind, paths in by_kind.items()},
-                "alike": {score: beside(cell, paths, score) for score in COMPANY},
-                "suspicions": _own_faults(cell, results.one(**{**where, "model": teacher})),
+                "alike": {score: at_equal_entropy(cell, paths, score) for score in SAMENESS},
+                "suspicions": _own_suspicions(cell, results.one(**{**where, "model": teacher})),
             })  # fmt: skip
-    return found
+    return comparisons
 
 
 def _controls(results: Results, teacher: str, plan: str, steps: int) -> dict[str, list[Cell]]:
@@ -138,7 +140,7 @@ def _headline_cells(results: Results, plan: str) -> list[Cell]:
                   key=lambda c: c.steps or 0)  # fmt: skip
 
 
-def _own_faults(cell: Cell, teacher: Cell | None) -> list[str]:
+def _own_suspicions(cell: Cell, teacher: Cell | None) -> list[str]:
     """In what a student looks wrong and its teacher, in as many steps, does not."""
     excused = teacher.suspicions if teacher else {}
     return [words for score, words in cell.suspicions.items() if score not in excused]
@@ -155,13 +157,13 @@ def least_gaps(results: Results, seed: int, draws: int) -> list[Json]:
     for cell in results.cells:
         if "path_gap" in cell.ratios and cell.top_p == 1:
             groups.setdefault((cell.model, cell.plan, cell.steps), []).append(cell)
-    found = []
+    gaps = []
     for (model, plan, steps), cells in groups.items():
         chosen, unseen = choose_least([cell.ratios["path_gap"] for cell in cells])
         about: Json = {"model": model, "plan": plan, "steps": steps, "temperature": cells[chosen].temperature}
         about |= {"least_of": [cell.temperature for cell in cells], "count": len(unseen)}
-        found.append({**about, **asdict(_interval(unseen, seed, draws))})
-    return found
+        gaps.append({**about, **asdict(_interval(unseen, seed, draws))})
+    return gaps
 
 
 def _interval(ratio: Ratio, seed: int, draws: int) -> Interval:
@@ -174,33 +176,28 @@ def _interval(ratio: Ratio, seed: int, draws: int) -> Interval:
 
 def likelihood_differences(results: Results, teacher: str | None, seed: int, draws: int) -> list[Json]:
     """NELBO of each student less the teacher's at the same plan and steps, paired over texts and plans."""
-    by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds}
-    found = []
-    for bound in (bound for name in contenders(results) for bound in results.bounds if bound.model == name):
-        other = by_key.get((teacher or "", bound.plan, bound.steps))
-        if other is not None and bound.pairs_with(other):
-            found.append(_less(bound, other, seed, draws))
-    return found
+    mine = [bound for name in contenders(results) for bound in results.bounds if bound.model == name]
+    pairs = [(bound, results.bound(teacher, bound.plan, bound.steps)) for bound in mine]
+    return [_difference(bound, other, seed, draws) for bound, other in pairs if other and bound.pairs_with(other)]
 
 
 def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
     """NELBO of each plan less that of the first one, of the same model in as many steps, paired over texts."""
-    by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds if bound.plan}
-    found = []
-    for (model, _, steps), bound in by_key.items():
-        other = by_key.get((model, results.plans[0], steps))
+    differences = []
+    for bound in (bound for bound in results.bounds if bound.plan):
+        other = results.bound(bound.model, results.plans[0], bound.steps)
         if other is not None and other is not bound and bound.pairs_with(other):
-            found.append({**_less(bound, other, seed, draws), "to": other.plan})
-    return found
+            differences.append({**_difference(bound, other, seed, draws), "to": other.plan})
+    return differences
 
 
 def one_token_a_step(results: Results, seed: int, draws: int) -> list[Json]:
-    """The two yardsticks of each model, where it ran in as many steps as tokens: random order, and its best order.
+    """NELBO of one token a step, where a model ran in so many steps: in random order, and in its best order.
 
     With each NELBO of the model in fewer steps less either, paired over texts.
     """
     length = int(results.settings["length"])
-    found = []
+    rows = []
     for model in dict.fromkeys(bound.model for bound in results.bounds):
         mine = [bound for bound in results.bounds if bound.model == model and bound.plan]
         whole = {str(bound.plan): bound for bound in mine if bound.steps == length}
@@ -208,29 +205,31 @@ def one_token_a_step(results: Results, seed: int, draws: int) -> list[Json]:
         if usual is None:
             continue
         best = min(whole.values(), key=lambda bound: bound.ratio.value)
-        for kind, yard in (("random", usual), ("best", best)):
-            less = [_less(bound, yard, seed, draws) for bound in mine if bound is not yard and bound.pairs_with(yard)]
-            nats = yard.scores["per_token"]["value"]
-            found.append({"model": model, "order": kind, "plan": yard.plan, "nats": nats, "less": less})
-    return found
+        for order, one in (("random", usual), ("best", best)):
+            less = [
+                _difference(bound, one, seed, draws) for bound in mine if bound is not one and bound.pairs_with(one)
+            ]
+            nats = one.scores["per_token"]["value"]
+            rows.append({"model": model, "order": order, "plan": one.plan, "nats": nats, "less": less})
+    return rows
 
 
-def _less(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
+def _difference(bound: Bound, other: Bound, seed: int, draws: int) -> Json:
     score = difference(bound.ratio, other.ratio, "nats/token", {}, seed=seed, draws=draws)
     return {"model": bound.model, "plan": bound.plan, "steps": bound.steps, **score.plain()}
 
 
 def wall_clock(results: Results, plan: str | None) -> list[Json]:
     """Each causal model against each student on the best plan, where the student takes as long to write a text."""
-    found = []
+    pairs = []
     for ar in (cell for name in results.named("ar") for cell in results.where(model=name) if cell.seconds):
         for name in contenders(results):
             cells = results.where(model=name, plan=plan, temperature=results.temperature)
             seconds = (ar.seconds or 0) / ar.n
             pair: Json = {"ar": ar.model, "temperature": ar.temperature, "model": name, "plan": plan}
             pair |= {"seconds": seconds, "ar_nats": ar.value("judge_nll"), "ar_entropy": ar.value("sampler_entropy")}
-            found.append({**pair, **_at_seconds(cells, seconds)})
-    return found
+            pairs.append({**pair, **_at_seconds(cells, seconds)})
+    return pairs
 
 
 def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
@@ -240,30 +239,24 @@ def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
     if not order or seconds < times[0]:
         why = "every student cell took longer" if order else "no student cell was timed"
         return {"found": why, "nats": None, "entropy": None, "nfe": None}
-    if seconds > times[-1]:
-        return {"found": "the student was done before", **_of(order[-1])}
-    above = next(i for i, time in enumerate(times) if time >= seconds)
-    below = max(above - 1, 0)
-    share = 0.0 if above == below else math.log(seconds / times[below]) / math.log(times[above] / times[below])
-    low, high = _of(order[below]), _of(order[above])
+    above = bisect_left(times, seconds)
+    near, log_times = slice(max(above - 1, 0), above + 1), np.log(times)  # two cells, or the last one
 
-    def mix(name: str, log: bool) -> float | None:
-        if low[name] is None or high[name] is None:
-            return None
-        if log:
-            return math.exp((1 - share) * math.log(low[name]) + share * math.log(high[name]))
-        return float((1 - share) * low[name] + share * high[name])
+    def read(values: Sequence[float | None]) -> float | None:
+        known = [math.nan if value is None else value for value in values[near]]
+        value = float(np.interp(math.log(seconds), log_times[near], known))
+        return None if math.isnan(value) else value
 
-    return {"found": "=", "nats": mix("nats", False), "entropy": mix("entropy", False), "nfe": mix("nfe", True)}
+    nats, entropy = ([cell.value(score) for cell in order] for score in ("judge_nll", "sampler_entropy"))
+    log_nfe = read([cell.nfe and math.log(cell.nfe) for cell in order])
+    nfe = None if log_nfe is None else math.exp(log_nfe)
+    word = "=" if seconds <= times[-1] else "the student was done before"
+    return {"found": word, "nats": read(nats), "entropy": read(entropy), "nfe": nfe}
 
 
-def _of(cell: Cell) -> Json:
-    return {"nats": cell.value("judge_nll"), "entropy": cell.value("sampler_entropy"), "nfe": cell.nfe}
-
-
-def headline(results: Results, found: Json) -> Json | None:
+def headline(results: Results, analysis: Json) -> Json | None:
     """The comparison that is quoted: the entry `student`, else the last student, on the best plan in fewest steps."""
     students = results.named("student")
     name = "student" if "student" in students else next(reversed(students), None)
-    mine = [c for c in found["comparisons"] if c["model"] == name and c["plan"] == found["best_plan"]]
+    mine = [c for c in analysis["comparisons"] if c["model"] == name and c["plan"] == analysis["best_plan"]]
     return min(mine, key=lambda entry: entry["steps"], default=None)

@@ -45,20 +45,20 @@ Kept = TypeVar("Kept")
 
 @dataclass
 class Progress:
-    """Counts cells and bounds; `tell` is called with what is being done, how many are done, and of how many."""
+    """Counts cells and bounds; `callback` gets what is being done, how many are done, and of how many."""
 
-    tell: Callable[[str, int, int], None] | None = None
+    callback: Callable[[str, int, int], None] | None = None
     total: int = 0
     done: int = 0
 
-    def say(self, what: str, finished: int = 0) -> None:
+    def __call__(self, what: str, finished: int = 0) -> None:
         self.done += finished
-        if self.tell:
-            self.tell(what, self.done, self.total)
+        if self.callback:
+            self.callback(what, self.done, self.total)
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TimedSamples:
     """Samples and the seconds they took, with what those belong to: what is kept before any judge is asked."""
 
     samples: Samples
@@ -71,16 +71,16 @@ class Drawn:
         return {**numbers, "seconds": self.seconds, "timing": self.timing, "record": drawn.record}
 
     @classmethod
-    def from_json(cls, said: Json) -> Drawn:
-        tokens_nL, nfe_n = torch.tensor(said["tokens"]), torch.tensor(said["nfe"])
-        log_q_n1 = torch.tensor(said["log_q"], dtype=torch.float64)[:, None]
-        samples = Samples(tokens_nL, tokens_nL < 0, log_q_n1, nfe_n, [], said["record"])
-        return cls(samples, said["seconds"], said["timing"])
+    def from_json(cls, data: Json) -> TimedSamples:
+        tokens_nL, nfe_n = torch.tensor(data["tokens"]), torch.tensor(data["nfe"])
+        log_q_n1 = torch.tensor(data["log_q"], dtype=torch.float64)[:, None]
+        samples = Samples(tokens_nL, tokens_nL < 0, log_q_n1, nfe_n, [], data["record"])
+        return cls(samples, data["seconds"], data["timing"])
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a cell stands: a model at a plan (None: it is causal), a number of steps, a temperature and a top-p."""
+class CellSpec:
+    """Which cell: a model on a plan (None: it is causal), a number of steps, a temperature and a top-p."""
 
     entry: Entry
     plan: PlanOnGrid | None
@@ -101,7 +101,7 @@ class Place:
         """What decides which texts are drawn, but for the noise."""
         if self.plan is None or self.steps is None:
             return [CAUSAL, self.temperature, causal_behaviour(self.temperature)]
-        does = self.plan.does(self.steps, self.temperature, self.entry.checkpoint)
+        does = self.plan.behaviour(self.steps, self.temperature, self.entry.checkpoint)
         return [self.plan.law(self.steps), self.steps, self.temperature, does, *self._cut]
 
     @property
@@ -128,80 +128,82 @@ class CellMaker:
     headline: float | None = None  # the temperature of cells whose features are compared with real text's
     _warm: set[str] = field(default_factory=set)
 
-    def cell(self, place: Place) -> Cell:
-        """A model's cell: found, or drawn and scored."""
-        self.progress.say(str(place))
+    def cell(self, spec: CellSpec) -> Cell:
+        """A model's cell: read from the folder, or drawn and scored."""
+        self.progress(str(spec))
         study, judge, real = self.study, self.measure.judge, self.measure.real
-        drawn = [place.entry.identity, place.law(), study.n, study.seed, study.precision, self.ranks.device.type]
-        close = place.temperature == self.headline and place.top_p == 1
+        drawn = [spec.entry.identity, spec.law(), study.n, study.seed, study.precision, self.ranks.device.type]
+        headline = spec.temperature == self.headline and spec.top_p == 1
         scored = [
-            drawn, judge and [judge.id, study.protocol], close and [study.mauve], registry.fingerprint(),
+            drawn, judge and [judge.id, study.protocol], headline and [study.mauve], registry.fingerprint(),
             self.measure.check and self.measure.check.source,
             real and [real.pool.record["sha256"], real.reference.record["sha256"]],
         ]  # fmt: skip
-        cell = self._find("", scored, Cell.from_json)
+        cell = self._load("", scored, Cell.from_json)
         if cell is None:
-            cell = self._score(place, self._samples(place, drawn), close)
-            self._keep("", scored, cell.to_json())
-        self.progress.say(str(place), finished=1)
-        cell = replace(cell, model=place.entry.name, plan=place.plan_name, timed=self._timed(place) if close else {})
-        return cell if cell.record.get("timing") == self._timing(place) else replace(cell, seconds=None)
+            cell = self._score(spec, self._samples(spec, drawn), headline)
+            self._save("", scored, cell.to_json())
+        self.progress(str(spec), finished=1)
+        cell = replace(cell, model=spec.entry.name, plan=spec.plan_name, timed=self._timed(spec) if headline else {})
+        return cell if cell.record.get("timing") == self._timing(spec) else replace(cell, seconds=None)
 
     def given(self, name: str, texts: Texts) -> Cell:
         """A cell of texts that were not drawn here."""
-        self.progress.say(name)
-        found = self.measure(texts, close=True)
-        self.progress.say(name, finished=1)
-        where = (name, None, None, None, len(texts), None, None, sum(map(len, texts.rows)))
-        return Cell(*where, **found, samples=tuple(texts.strings[:SHOWN]))
+        self.progress(name)
+        measured = self.measure(texts, headline=True)
+        self.progress(name, finished=1)
+        return Cell(
+            model=name, plan=None, steps=None, temperature=None, n=len(texts), nfe=None, seconds=None,
+            tokens=sum(map(len, texts.rows)), samples=tuple(texts.strings[:SHOWN]), **measured,
+        )  # fmt: skip
 
-    def _samples(self, place: Place, key: list[Any]) -> Drawn:
-        found = self._find(".samples", key, Drawn.from_json)
-        if found is None:
-            if place.entry.identity not in self._warm:  # the first draw of a model pays for its start
-                self._draw(place, self._warming(place.entry))
-                self._warm.add(place.entry.identity)
+    def _samples(self, spec: CellSpec, key: list[Any]) -> TimedSamples:
+        drawn = self._load(".samples", key, TimedSamples.from_json)
+        if drawn is None:
+            if spec.entry.identity not in self._warm:  # the first draw of a model pays for its start
+                self._draw(spec, self._warming(spec.entry))
+                self._warm.add(spec.entry.identity)
             start = time.perf_counter()
-            samples = self._draw(place, self.study.n)
-            found = Drawn(samples, time.perf_counter() - start, self._timing(place))
-            self._keep(".samples", key, found.to_json())
-        return found
+            samples = self._draw(spec, self.study.n)
+            drawn = TimedSamples(samples, time.perf_counter() - start, self._timing(spec))
+            self._save(".samples", key, drawn.to_json())
+        return drawn
 
-    def _timed(self, place: Place) -> dict[str, float]:
+    def _timed(self, spec: CellSpec) -> dict[str, float]:
         """Seconds a text in each batch that is to be timed: of some texts, after as many for a start."""
-        found = {}
+        timed = {}
         for batch in self.study.timed:
-            key = ["seconds", place.entry.identity, place.law(), batch, self.study.precision, self._timing(place)]
-            seconds = self._find(".seconds", key, lambda said: float(said["seconds"]))
+            key = ["seconds", spec.entry.identity, spec.law(), batch, self.study.precision, self._timing(spec)]
+            seconds = self._load(".seconds", key, lambda data: float(data["seconds"]))
             if seconds is None:
                 n = batch * max(1, TIMED // batch)
-                self._draw(place, batch, batch)
+                self._draw(spec, batch, batch)
                 start = time.perf_counter()
-                self._draw(place, n, batch)
+                self._draw(spec, n, batch)
                 seconds = (time.perf_counter() - start) / n
-                self._keep(".seconds", key, {"seconds": seconds})
-            found[str(batch)] = seconds
-        return found
+                self._save(".seconds", key, {"seconds": seconds})
+            timed[str(batch)] = seconds
+        return timed
 
-    def _draw(self, place: Place, n: int, batch: int | None = None) -> Samples:
-        how = {**self._how, "seed": place.seed(self.study.seed), "temperature": place.temperature}
+    def _draw(self, spec: CellSpec, n: int, batch: int | None = None) -> Samples:
+        how = {**self._how, "seed": spec.seed(self.study.seed), "temperature": spec.temperature}
         how |= {} if batch is None else {"batch": batch}
-        checkpoint, plan, steps = place.entry.checkpoint, place.plan, place.steps
+        checkpoint, plan, steps = spec.entry.checkpoint, spec.plan, spec.steps
         if plan is None:
             return sample_causal(checkpoint, n, **how)
-        how |= {"plan": plan.plan, "grid": plan.at(steps), "top_p": place.top_p, "compile": self.study.compile}
+        how |= {"plan": plan.plan, "grid": plan.at(steps), "top_p": spec.top_p, "compile": self.study.compile}
         return sample(checkpoint, n, steps, **how)
 
     @property
     def _how(self) -> Json:
         return {name: getattr(self.study, name) for name in ("seed", "batch", "device", "precision")}
 
-    def _timing(self, place: Place) -> Json:
+    def _timing(self, spec: CellSpec) -> Json:
         """What the seconds of a cell belong to, beside what names the cell; a causal model is never compiled.
 
         All this, and the batch too, moves a text by rounding only: the same noise, the same law. So it names no cell.
         """
-        compiled, machine = self.study.compile and place.plan is not None, provenance.device_name(self.ranks.device)
+        compiled, machine = self.study.compile and spec.plan is not None, provenance.device_name(self.ranks.device)
         return {"compile": compiled, "batch": self.study.batch, "processes": self.ranks.world, "device": machine}
 
     def _warming(self, entry: Entry) -> int:
@@ -209,64 +211,57 @@ class CellMaker:
         rows = self.study.batch or usual_batch(entry.checkpoint.model, self.ranks.device)
         return min(self.study.n, rows * self.ranks.world) if self.study.compile else 1
 
-    def _score(self, place: Place, drawn: Drawn, close: bool) -> Cell:
-        entry, samples = place.entry, drawn.samples
+    def _score(self, spec: CellSpec, drawn: TimedSamples, headline: bool) -> Cell:
+        entry, samples = spec.entry, drawn.samples
         texts = of_samples(samples, entry.checkpoint.tokenizer, sha256=entry.sha256, name=entry.name)
-        found = self.measure(texts, close=close)
-        found["record"]["timing"] = drawn.timing
-        nfe, tokens = float(samples.nfe.double().mean()), int((samples.tokens >= 0).sum())
-        where = (entry.name, place.plan_name, place.steps, place.temperature, len(texts), nfe, drawn.seconds, tokens)
-        return Cell(*where, **found, samples=tuple(texts.strings[:SHOWN]), top_p=place.top_p)
+        measured = self.measure(texts, headline=headline)
+        measured["record"]["timing"] = drawn.timing
+        return Cell(
+            model=entry.name, plan=spec.plan_name, steps=spec.steps, temperature=spec.temperature, top_p=spec.top_p,
+            n=len(texts), nfe=float(samples.nfe.double().mean()), seconds=drawn.seconds,
+            tokens=int((samples.tokens >= 0).sum()), samples=tuple(texts.strings[:SHOWN]), **measured,
+        )  # fmt: skip
 
     def bound(self, entry: Entry, plan: PlanOnGrid | None, steps: int, texts: Texts) -> Bound:
         """NELBO on a plan in so many steps; without a plan, the ELBO."""
         what = f"{entry.name}, " + (f"NELBO, {plan.name}, {steps} steps" if plan else "ELBO")
-        self.progress.say(what)
-        law = plan and [plan.law(steps), steps, plan.does(steps, 1.0, entry.checkpoint)]
-        place = [self.study.seed, self.study.precision, texts.record["sha256"], self.ranks.device.type]
-        key = ["bound", entry.identity, law, *place]
-        bound = self._find("", key, Bound.from_json)
+        self.progress(what)
+        law = plan and [plan.law(steps), steps, plan.behaviour(steps, 1.0, entry.checkpoint)]
+        settings = [self.study.seed, self.study.precision, texts.record["sha256"], self.ranks.device.type]
+        key = ["bound", entry.identity, law, *settings]
+        bound = self._load("", key, Bound.from_json)
         if bound is None:
             if plan is None:
-                found = elbo(entry.checkpoint, texts, masks=4, **self._how)
+                scored = elbo(entry.checkpoint, texts, masks=4, **self._how)
             else:
                 how = {**self._how, "compile": self.study.compile}
-                found = nelbo(entry.checkpoint, texts, steps, plan=plan.plan or "", grid=plan.at(steps), **how)
-            scores = {name: getattr(found, name).plain() for name in ("per_token", "per_byte", "perplexity")}
-            assert found.per_token.ratio is not None
-            ratio, record = found.per_token.ratio.rounded(), found.per_token.record
-            assert found.per_byte.ratio is not None
-            sizes = tuple(int(size) for size in found.per_byte.ratio.bottom_n)  # of what was scored
-            bound = Bound(entry.name, None, steps if plan else None, found.nfe, scores, ratio, record, sizes)
-            self._keep("", key, bound.to_json())
-        self.progress.say(what, finished=1)
+                scored = nelbo(entry.checkpoint, texts, steps, plan=plan.plan, grid=plan.at(steps), **how)
+            scores = {name: getattr(scored, name).plain() for name in ("per_token", "per_byte", "perplexity")}
+            per_token, per_byte = scored.per_token.ratio, scored.per_byte.ratio
+            assert per_token is not None and per_byte is not None  # noqa: PT018
+            sizes = tuple(int(size) for size in per_byte.bottom_n)  # of what was scored
+            record, count = scored.per_token.record, steps if plan else None
+            bound = Bound(entry.name, None, count, scored.nfe, scores, per_token.rounded(), record, sizes)
+            self._save("", key, bound.to_json())
+        self.progress(what, finished=1)
         return replace(bound, model=entry.name, plan=plan.name if plan else None)
 
     # --- the folder ---------------------------------------------------------------------------------------------------
 
-    def _find(self, kind: str, key: list[Any], read: Callable[[Json], Kept]) -> Kept | None:
+    def _load(self, kind: str, key: list[Any], read: Callable[[Json], Kept]) -> Kept | None:
         """What an earlier run finished; a file that is damaged, or that `read` cannot take, is made again."""
-        if self.folder is None:
-            return None
         path = self._path(kind, key)
+        if path is None:
+            return None
+        try:
+            data = self.ranks.on_first(lambda: read_json(path, "cell") if path.is_file() else None)
+            return None if data is None else read(data)
+        except (UserError, LookupError, TypeError, ValueError, AttributeError, AssertionError):
+            return None
 
-        def look() -> Json | None:
-            try:
-                said = read_json(path, "cell") if path.is_file() else None
-                if said is not None:
-                    read(said)
-                return said
-            except (UserError, LookupError, TypeError, ValueError, AttributeError, AssertionError):
-                return None
+    def _save(self, kind: str, key: list[Any], data: Json) -> None:
+        if path := self._path(kind, key):
+            self.ranks.on_first(lambda: write_text(path, json.dumps(data) + "\n"))
 
-        found = self.ranks.on_first(look)
-        return None if found is None else read(found)
-
-    def _keep(self, kind: str, key: list[Any], said: Json) -> None:
-        if self.folder is not None:
-            path = self._path(kind, key)
-            self.ranks.on_first(lambda: write_text(path, json.dumps(said) + "\n"))
-
-    def _path(self, kind: str, key: list[Any]) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{key_of(*key)[:24]}{kind}.json"
+    def _path(self, kind: str, key: list[Any]) -> Path | None:
+        return self.folder and self.folder / f"{key_of(*key)[:24]}{kind}.json"

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from unmask.metrics.score import Unavailable
 from unmask.metrics.texts import Texts
-from unmask.studies.cells import CellMaker, Place
+from unmask.studies.cells import CellMaker, CellSpec
 from unmask.studies.entries import Entry
 from unmask.studies.plans_on_grids import COMB, EVERY, PlanOnGrid
 from unmask.studies.results import Bound, Cell
@@ -58,28 +59,28 @@ class Design:
     def plans_of(self, entry: Entry) -> Sequence[PlanOnGrid]:
         """Those of the plans that were asked for that are of its process, or the process's usual one."""
         by_plan = entry.checkpoint.process.by_plan
-        return [plan for plan in self.plans if plan.of_every != by_plan] or [COMB if by_plan else EVERY]
+        return [plan for plan in self.plans if plan.every_position != by_plan] or [COMB if by_plan else EVERY]
 
     @property
     def every_plan(self) -> list[PlanOnGrid]:
         return list(dict.fromkeys(plan for entry in self.teachers + self.others for plan in self.plans_of(entry)))
 
-    def grid(self) -> list[Place]:
+    def grid(self) -> list[CellSpec]:
         """The cells that were asked for."""
         if not self.draws:
             return []
         masked = [(entry, self.steps) for entry in self.others] + [(entry, self.control) for entry in self.teachers]
-        found = [
-            Place(entry, plan, n, t)
+        asked = [
+            CellSpec(entry, plan, n, t)
             for entry, steps in masked for plan in self.plans_of(entry) for n in steps for t in self.temperatures
         ]  # fmt: skip
         hottest = max(self.temperatures)
         cut = [
-            Place(entry, plan, n, hottest, top_p)
+            CellSpec(entry, plan, n, hottest, top_p)
             for entry in self.teachers for plan in self.plans_of(entry) for n in self.control for top_p in self.top_ps
         ]  # fmt: skip
         causal = [entry for entry in self.entries if entry.role == "ar"]
-        return found + cut + [Place(entry, None, None, t) for entry in causal for t in self.temperatures]
+        return asked + cut + [CellSpec(entry, None, None, t) for entry in causal for t in self.temperatures]
 
     def bounds(self) -> list[tuple[Entry, PlanOnGrid | None, int]]:
         """Every model's ELBO; NELBO of every other model on each of its plans in every number of steps."""
@@ -97,8 +98,7 @@ class Design:
         return len(self.every_plan) * (rows + len(self.others) * len(self.steps)) * len(self.control)
 
     def make(self, maker: CellMaker) -> list[Cell]:
-        """All cells."""
-        cells = [maker.cell(place) for place in self.grid()]
+        cells = [maker.cell(spec) for spec in self.grid()]
         if self.brackets:
             for plan in self.every_plan:
                 cells += self._bracketed(maker, plan, cells)
@@ -106,14 +106,14 @@ class Design:
 
     def make_bounds(self, maker: CellMaker, texts: Texts) -> tuple[list[Bound], list[str]]:
         """Bounds, and a sentence for each that cannot be had."""
-        found, missing = [], []
+        bounds, missing = [], []
         for entry, plan, steps in self.bounds():
             try:
-                found.append(maker.bound(entry, plan, steps, texts))
+                bounds.append(maker.bound(entry, plan, steps, texts))
             except Unavailable as error:
                 which = f"NELBO on {plan.name} in {steps} steps" if plan else "ELBO"
                 missing.append(f"No {which} of {entry.name}: {error}.")
-        return found, missing
+        return bounds, missing
 
     def _bracketed(self, maker: CellMaker, plan: PlanOnGrid, cells: Sequence[Cell]) -> list[Cell]:
         """More temperatures of the teacher on one plan."""
@@ -124,44 +124,40 @@ class Design:
         names = {entry.name for entry in self.others}
         students = [cell for cell in mine if cell.model in names and cell.temperature == max(self.temperatures)]
         path = [cell for cell in mine if cell.model == teacher.name]
-        more = self._beyond(maker, teacher, plan, path, students)
+        row = partial(self._row, maker, teacher, plan)
+        more = self._beyond(row, path, students)
         drawn = {float(cell.temperature or 0) for cell in [*path, *more]}
-        met = {meeting([*path, *more], student) for student in students}
+        met = {meeting_temperature([*path, *more], student) for student in students}
         for temperature in sorted(one for one in met if one is not None):
             if min(abs(temperature - one) for one in drawn) > NEAR:
                 drawn.add(temperature)
-                more += self._row(maker, teacher, plan, self.control, temperature)
+                more += row(temperature)
         return more
 
-    def _beyond(
-        self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, path: Sequence[Cell], targets: Sequence[Cell]
-    ) -> list[Cell]:
+    def _beyond(self, row: Callable[[float], list[Cell]], path: Sequence[Cell], targets: Sequence[Cell]) -> list[Cell]:
         """Cells at temperatures beyond those of a path, until its entropies enclose the targets' at all its steps."""
-        coldest, hottest = min(self.temperatures), max(self.temperatures)
-        cold, hot = ([cell for cell in path if cell.temperature == t] for t in (coldest, hottest))
         more: list[Cell] = []
-        while coldest > COLDEST and any(_entropy(a, -MARGIN) < _entropy(b) for a in targets for b in cold):
-            coldest = round(max(COLDEST, coldest - STEP), 3)
-            more += (cold := self._row(maker, entry, plan, self.control, coldest))
-        while hottest < HOTTEST and any(_entropy(a, MARGIN) > _entropy(b) for a in targets for b in hot):
-            hottest = round(min(HOTTEST, hottest + STEP), 3)
-            more += (hot := self._row(maker, entry, plan, self.control, hottest))
+        for sign, end, last in ((-1, min(self.temperatures), COLDEST), (1, max(self.temperatures), HOTTEST)):
+            cells = [cell for cell in path if cell.temperature == end]
+            while sign * end < sign * last and any(
+                sign * _entropy(target, sign * MARGIN) > sign * _entropy(cell) for target in targets for cell in cells
+            ):
+                end = sign * round(min(sign * last, sign * end + STEP), 3)
+                more += (cells := row(end))
         return more
 
-    def _row(
-        self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, steps: Sequence[int], temperature: float
-    ) -> list[Cell]:
-        maker.progress.total += len(steps)
-        return [maker.cell(Place(entry, plan, n, temperature)) for n in steps]
+    def _row(self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, temperature: float) -> list[Cell]:
+        maker.progress.total += len(self.control)
+        return [maker.cell(CellSpec(entry, plan, n, temperature)) for n in self.control]
 
 
 def _entropy(cell: Cell, errors: float = 0.0) -> float:
     """A cell's own entropy, some standard errors beside itself."""
-    said = cell.scores["sampler_entropy"]
-    return float(said["value"] + errors * (said["stderr"] or 0))
+    score = cell.scores["sampler_entropy"]
+    return float(score["value"] + errors * (score["stderr"] or 0))
 
 
-def meeting(teacher: Sequence[Cell], student: Cell) -> float | None:
+def meeting_temperature(teacher: Sequence[Cell], student: Cell) -> float | None:
     """The temperature, to 0.02, at which the teacher's own entropy at the same steps meets the student's."""
     path = sorted((cell for cell in teacher if cell.steps == student.steps), key=lambda cell: -(cell.temperature or 0))
     target = _entropy(student)

@@ -73,12 +73,12 @@ def gather(
     if not compared:
         return entries, texts, notes
     if not any(entry.role == "teacher" for entry in entries):
-        found = next((e for e in (_teacher_of(entry) for entry in entries if entry.role == "student") if e), None)
-        if found is None:
+        teacher = next((e for e in (_teacher_of(entry) for entry in entries if entry.role == "student") if e), None)
+        if teacher is None:
             notes.append("No teacher was given and no student names its own: nothing to compare with.")
         else:
-            entries.append(found)
-            notes.append(f"The control is the teacher in the student's provenance: {str(found.sha256)[:12]}.")
+            entries.append(teacher)
+            notes.append(f"The control is the teacher in the student's provenance: {str(teacher.sha256)[:12]}.")
     entries.sort(key=lambda entry: entry.role != "teacher")
     _check_comparable(entries)
     return entries, texts, notes

@@ -7,7 +7,7 @@ in design.py, how one is drawn and scored in cells.py, what they mean together i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -23,9 +23,10 @@ from unmask.inference.categorical import Law
 from unmask.metrics.cache import Store
 from unmask.metrics.check import load_check
 from unmask.metrics.gen_ppl import check_judge
-from unmask.metrics.judges import load_judge
+from unmask.metrics.judges import Judge, load_judge
 from unmask.metrics.mauve import LEAST, need_mauve
-from unmask.metrics.texts import Texts, held_out, of_strings, read_texts, real_text
+from unmask.metrics.texts import Texts, of_strings, read_texts, real_text
+from unmask.metrics.texts import held_out as held_out_text
 from unmask.metrics.unmodelled import PASSAGES, UNMODELLED
 from unmask.studies.analysis import analyse
 from unmask.studies.cells import CellMaker, Progress
@@ -33,7 +34,7 @@ from unmask.studies.design import Design
 from unmask.studies.entries import GIVEN, REAL, TEXTS, Entry, gather
 from unmask.studies.measure import Measure, RealText
 from unmask.studies.plans_on_grids import PlanOnGrid, fitted_for_others, plans_on_grids
-from unmask.studies.questions import frontier
+from unmask.studies.questions import ask_models
 from unmask.studies.results import PER_TEXT, Cell, Json, Results, write_results
 from unmask.studies.study import Study
 
@@ -46,7 +47,7 @@ QUICK = "This was a first look (--quick): few texts, few steps, no brackets. Int
 NO_JUDGE = "No judge was given: NELBO, entropy and diversity only; no Gen PPL, no path gap, no speed-up."
 NO_DATA = "No held-out text was given (--data): no NELBO, no coverage, no controls of real text."
 ONLY_BOUNDS = "Only bounds were asked for: nothing was drawn, so there is nothing to judge or compare by entropy."
-ALONE = "Only questions were asked: no other texts were drawn. With --judge, --data or --check they are."
+ONLY_QUESTIONS = "Only questions were asked: no other texts were drawn. With --judge, --data or --check they are."
 NOT_COMPARED = "There is no student to compare with the teacher: it ran in --steps, and --control_steps did nothing."
 
 
@@ -92,63 +93,87 @@ def evaluate(
         raise UserError("block_size, thresholds and cache are for answers to questions: give --questions as well")
     with joined(study.device) as ranks:
         folder = _claimed(ranks, out, cells)
-        alone = questions is not None and not (texts or study.judge or study.data or study.check)
-        entries, files, notes = gather(models or {}, texts or {}, compared=not alone)
-        _check(study, bool(entries))
-        check = None if study.check is None else load_check(study.check)
-        strings = {name: read_texts(path) for name, path in files.items()}
-        design = _design(study, entries, notes, draws=not (study.only_bounds or alone))
-        tokenizer, length = _shape(entries, strings)
-        theirs = _foreign(strings, files, tokenizer, length if entries else None, study.n, notes)
-        held = None if alone else _held_out(study, tokenizer, length, notes)
-        judge = None if study.judge is None else load_judge(study.judge, device=study.device, dtype=study.judge_dtype)
-        if judge is not None:
-            check_judge(judge, tokenizer, study.protocol)
-        real = None if held is None or study.only_bounds else _halves(held, study.n)
-        _check_mauve(study, real)
-        notes += [QUICK] if study.quick else []
-        notes += [] if judge is not None else [NO_JUDGE] if design.draws or not entries else _undrawn(study, alone)
-        store = None if judge is None else Store.open()
-        measure = Measure(judge, study.protocol, real, store, study.seed, check, study.mauve)
-        pool = held if real is None else real.pool
-        bounds = study.bounds and pool is not None and bool(entries)
-        controls = _controls(real, notes)
-        total = len(controls) + len(theirs) + len(design.grid()) + bounds * len(design.bounds())
-        counted, more = Progress(progress, total), design.most_more()
-        if not alone:
-            counted.say(_announced(total, more))
-        maker = CellMaker(study, measure, ranks, folder, counted, max(design.temperatures))
-        given = [maker.given(name, texts) for name, texts in controls.items()]
-        made = design.make(maker)
-        given += [maker.given(name, texts) for name, texts in theirs.items()]
-        notes += _untimed(made) + _absent(made)
-        likelihood, missing = design.make_bounds(maker, pool) if bounds and pool is not None else ([], [])
-        notes += missing
-        about = {entry.name: entry.about() for entry in entries}
-        roles = {**dict.fromkeys(theirs, TEXTS), **GIVEN}
-        about |= {cell.model: {"role": roles[cell.model], "sha256": None, "provenance": {}} for cell in given}
-        settings, reader = _settings(study, design, length, held), None if judge is None else judge.record()
-        where = provenance.record(ranks.device, processes=ranks.world)
-        answers = {"max_new": max_new, "block_size": block_size, "thresholds": thresholds, "cache": cache}
-        asked = [] if questions is None else _asked(entries, questions, study, counted.say, **answers)
-        found = Results(about, made + given, likelihood, settings, reader, notes, {}, where, asked)
-        results = analyse(found, seed=study.seed)
+        job = _prepare(study, models or {}, texts or {}, questions=questions is not None)
+        report = Progress(progress, job.count)
+        if job.count:
+            report(job.announced)
+        maker = CellMaker(study, job.measure, ranks, folder, report, max(job.design.temperatures))
+        controls = [maker.given(name, texts) for name, texts in job.controls.items()]
+        drawn = job.design.make(maker)
+        given = controls + [maker.given(name, texts) for name, texts in job.files.items()]
+        bounds, missing = ([], []) if job.scored is None else job.design.make_bounds(maker, job.scored)
+        how = {"max_new": max_new, "block_size": block_size, "thresholds": thresholds, "cache": cache}
+        results = Results(
+            models={entry.name: entry.about() for entry in job.design.entries} | _about_given(given),
+            cells=drawn + given, bounds=bounds, settings=_settings(study, job),
+            judge=None if job.measure.judge is None else job.measure.judge.record(),
+            notes=[*job.notes, *_untimed(drawn), *_missing_scores(drawn), *missing],
+            provenance=provenance.record(ranks.device, processes=ranks.world),
+            questions=[] if questions is None else _answers(job, questions, study, report, **how),
+        )  # fmt: skip
+        results = analyse(results, seed=study.seed)
         if out is not None:
             ranks.on_first(lambda: write_results(results, Path(out) / RESULTS))
     return results
 
 
-def _announced(total: int, more: int) -> str:
-    return f"{total} cells and bounds" + (f", and at most {more} more to bracket entropies" if more else "")
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What an evaluation needs, read and checked before the first forward."""
+
+    design: Design
+    measure: Measure
+    length: int
+    held_out: Texts | None
+    scored: Texts | None  # held-out texts of which there are bounds
+    controls: dict[str, Texts]
+    files: dict[str, Texts]
+    notes: list[str]
+
+    @property
+    def count(self) -> int:
+        """Cells and bounds, without what brackets add."""
+        bounds = 0 if self.scored is None else len(self.design.bounds())
+        return len(self.controls) + len(self.files) + len(self.design.grid()) + bounds
+
+    @property
+    def announced(self) -> str:
+        more = self.design.most_more()
+        return f"{self.count} cells and bounds" + (f", and at most {more} more to bracket entropies" if more else "")
 
 
-def _asked(entries: Sequence[Entry], path: Path, study: Study, tell: Callable[[str], None], **how: Any) -> list[Json]:
+def _prepare(study: Study, models: Mapping[str, Any], texts: Mapping[str, str | Path], *, questions: bool) -> _Job:
+    only_questions = questions and not (texts or study.judge or study.data or study.check)
+    entries, paths, notes = gather(models, texts, compared=not only_questions)
+    _check(study, bool(entries))
+    check = None if study.check is None else load_check(study.check)
+    strings = {name: read_texts(path) for name, path in paths.items()}
+    design = _design(study, entries, notes, draws=not (study.only_bounds or only_questions))
+    tokenizer, length = _tokenizer_and_length(entries, strings)
+    files = _texts_of_files(strings, paths, tokenizer, length if entries else None, study.n, notes)
+    held_out = None if only_questions else _held_out(study, tokenizer, length, notes)
+    real = None if held_out is None or study.only_bounds else _halves(held_out, study.n)
+    judge = _judge(study, tokenizer)
+    _check_mauve(study, real)
+    notes += [QUICK] if study.quick else []
+    if judge is None:
+        notes += [NO_JUDGE] if design.draws or not entries else _undrawn(study, only_questions)
+    store = None if judge is None else Store.open()
+    measure = Measure(judge, study.protocol, real, store, study.seed, check, study.mauve)
+    scored = None if not (study.bounds and entries) else held_out if real is None else real.pool
+    return _Job(design, measure, length, held_out, scored, _controls(real, notes), files, notes)
+
+
+def _answers(job: _Job, path: Path, study: Study, report: Progress, **how: Any) -> list[Json]:
     """Answers to questions. Every process calls it: they share the answers."""
-    masked = {entry.name: entry.checkpoint for entry in entries}
-    return frontier(
-        masked, path, steps=study.steps, seed=study.seed, device=study.device, precision=study.precision,
-        compile=study.compile, batch=study.batch, tell=tell, **how,
-    )  # fmt: skip
+    masked = {entry.name: entry.checkpoint for entry in job.design.entries}
+    how |= {name: getattr(study, name) for name in ("steps", "seed", "device", "precision", "compile", "batch")}
+    return ask_models(masked, path, report=report, **how)
+
+
+def _about_given(cells: Sequence[Cell]) -> dict[str, Json]:
+    """What `Results.models` says of texts that no model drew here."""
+    return {cell.model: {"role": GIVEN.get(cell.model, TEXTS), "sha256": None, "provenance": {}} for cell in cells}
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------
@@ -174,7 +199,7 @@ def _check(study: Study, models: bool) -> None:
     plans = plans_on_grids(study.plans, study.steps or ())
     for plan in plans:
         grid = plan.at(study.steps[0] if study.steps else None)
-        if study.bounds and study.data is not None and models and grid.argmax_tail and not plan.of_every:
+        if study.bounds and study.data is not None and models and grid.argmax_tail and not plan.every_position:
             tail = f"{plan.name} fills its last positions by argmax and has no NELBO"
             raise UserError(f"{tail}: take the grid uniform, or say --no-bounds")
     if study.only_bounds and not models:
@@ -209,7 +234,7 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str], *, draws: 
         notes.append(NOT_COMPARED)
     notes += fitted_for_others(plans, steps[0])
     for entry in entries:
-        if entry.role != "ar" and not any(plan.of_every != entry.checkpoint.process.by_plan for plan in plans):
+        if entry.role != "ar" and not any(plan.every_position != entry.checkpoint.process.by_plan for plan in plans):
             usual = design.plans_of(entry)[0].name
             notes.append(f"{entry.name}: none of --plans is of the process {entry.checkpoint.process.name}: {usual}.")
     scored = [plan for entry in entries if entry.role != "ar" for plan in design.plans_of(entry)]
@@ -229,13 +254,14 @@ def _doublings(length: int) -> set[int]:
 
 def _usual_steps(length: int, plans: Sequence[PlanOnGrid], notes: list[str]) -> list[int]:
     """Of the usual steps only those that can be run: a default is cut, not rejected."""
-    held = set(range(1, length + 1)).intersection(*(plan.counts for plan in plans if plan.counts is not None))
-    most = min(MOST, max(held, default=length))
-    steps = sorted(_doublings(most) & held) or [max(held, default=most)]
+    of_plans = (plan.step_counts for plan in plans)
+    possible = set(range(1, length + 1)).intersection(*(counts for counts in of_plans if counts is not None))
+    most = min(MOST, max(possible, default=length))
+    steps = sorted(_doublings(most) & possible) or [max(possible, default=most)]
     if steps != (usual := sorted(_doublings(MOST))):
-        wanted, cut = (" ".join(map(str, counts)) for counts in (usual, steps))
-        short = f"these models write {length} tokens" if most == length else "a fitted grid has no others"
-        notes.append(f"Steps: {cut} in place of the usual {wanted}, since {short} (--steps names others).")
+        before, after = (" ".join(map(str, counts)) for counts in (usual, steps))
+        why = f"these models write {length} tokens" if most == length else "a fitted grid has no others"
+        notes.append(f"Steps: {after} in place of the usual {before}, since {why} (--steps names others).")
     return steps
 
 
@@ -246,23 +272,25 @@ def _check_control(plans: Sequence[PlanOnGrid], steps: Sequence[int], control: S
             try:
                 plan.at(count)
             except UserError as error:
-                such = f"--control_steps {' '.join(map(str, steps))}"
-                raise UserError(f"{error}; the teacher is to run in {count} steps too: name others, {such}") from error
+                example = f"--control_steps {' '.join(map(str, steps))}"
+                more = f"the teacher is to run in {count} steps too: name others, {example}"
+                raise UserError(f"{error}; {more}") from error
 
 
-def _settings(study: Study, design: Design, length: int, held: Texts | None) -> Json:
+def _settings(study: Study, job: _Job) -> Json:
     """What a report and a merge look up, as it was really run."""
-    asked = {name: item for name, item in vars(study).items() if not name.startswith("judge")}
-    run = {name: list(getattr(design, name)) for name in ("steps", "temperatures", "control_steps", "top_ps")}
-    run |= {"plans": [plan.name for plan in design.every_plan]}
+    settings = {name: item for name, item in vars(study).items() if not name.startswith("judge")}
+    settings |= {name: list(getattr(job.design, name)) for name in ("steps", "temperatures", "control_steps", "top_ps")}
     data = None if study.data is None else str(study.data)
-    return {**asked, **run, "length": length, "data": data, "split": held and held.record["split"]}
+    split = None if job.held_out is None else job.held_out.record["split"]
+    plans = [plan.name for plan in job.design.every_plan]
+    return {**settings, "plans": plans, "length": job.length, "data": data, "split": split}
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-def _shape(entries: Sequence[Entry], strings: Mapping[str, Sequence[str]]) -> tuple[Tokenizer, int]:
+def _tokenizer_and_length(entries: Sequence[Entry], strings: Mapping[str, Sequence[str]]) -> tuple[Tokenizer, int]:
     """The models' tokenizer and length; without models GPT-2's tokenizer, and the middle length of the texts."""
     if entries:
         tokenizer = entries[0].checkpoint.tokenizer
@@ -273,23 +301,31 @@ def _shape(entries: Sequence[Entry], strings: Mapping[str, Sequence[str]]) -> tu
     return tokenizer, max(2, int(median(lengths)))
 
 
-def _foreign(
+def _texts_of_files(
     strings: Mapping[str, Sequence[str]], files: Mapping[str, Path], tokenizer: Tokenizer, length: int | None, n: int,
     notes: list[str],
 ) -> dict[str, Texts]:  # fmt: skip
     """Texts of files in the models' tokens, as many and as long as theirs."""
-    found = {}
+    texts = {}
     for name, several in strings.items():
         taken = several if length is None else several[:n]
         if len(taken) < 2:
             raise UserError(f"{files[name]} has one text, and an interval needs several: give at least 2")
-        found[name] = of_strings(taken, tokenizer, length, file=str(files[name]))
-        sizes = [len(row) for row in found[name].rows]
+        texts[name] = of_strings(taken, tokenizer, length, file=str(files[name]))
+        sizes = [len(row) for row in texts[name].rows]
         many = f"{len(taken)} of {len(several)} texts" if len(taken) < len(several) else f"{len(taken)} texts"
         span = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(max(sizes))
         other = f"; models write {length}, and entropy grows with length" if length and min(sizes) < length else ""
         notes.append(f"{name}: {many} of {files[name].name}, {span} tokens of {tokenizer.name}{other}.")
-    return found
+    return texts
+
+
+def _judge(study: Study, tokenizer: Tokenizer) -> Judge | None:
+    if study.judge is None:
+        return None
+    judge = load_judge(study.judge, device=study.device, dtype=study.judge_dtype)
+    check_judge(judge, tokenizer, study.protocol)
+    return judge
 
 
 def _held_out(study: Study, tokenizer: Tokenizer, length: int, notes: list[str]) -> Texts | None:
@@ -298,7 +334,7 @@ def _held_out(study: Study, tokenizer: Tokenizer, length: int, notes: list[str])
         notes.append(NO_DATA)
         return None
     count, least = (study.n, 2) if study.only_bounds else (2 * study.n, 4)
-    texts = held_out(study.data, tokenizer, length, count=count, split=study.split, wrap=study.wrap)
+    texts = held_out_text(study.data, tokenizer, length, count=count, split=study.split, wrap=study.wrap)
     blocks = f"{len(texts)} blocks of {length} tokens"
     if len(texts) < least:
         raise UserError(f"{study.data} has {blocks}, and comparing needs {least}: give more text")
@@ -336,26 +372,25 @@ def _controls(real: RealText | None, notes: list[str]) -> dict[str, Texts]:
 # --- what a reader should know ----------------------------------------------------------------------------------------
 
 
-def _undrawn(study: Study, alone: bool) -> list[str]:
+def _undrawn(study: Study, only_questions: bool) -> list[str]:
     """Which options are about texts that nobody draws; a recipe may have set them, so they are named, not rejected."""
-    drawn = ("temperatures", "control_steps", "top_ps")
-    asked = [f"--{name}" for name in drawn if getattr(study, name) is not None]
-    return [ALONE if alone else ONLY_BOUNDS] + (
-        [f"{' and '.join(asked)} did nothing: only what is drawn has them."] if asked else []
-    )
+    named = [f"--{name}" for name in ("temperatures", "control_steps", "top_ps") if getattr(study, name) is not None]
+    useless = [f"{' and '.join(named)} did nothing: only what is drawn has them."] if named else []
+    return [ONLY_QUESTIONS if only_questions else ONLY_BOUNDS, *useless]
 
 
 def _untimed(cells: Sequence[Cell]) -> list[str]:
-    """Cells that were found, not drawn, and whose seconds belong to something else than this run."""
-    lost = f"{sum(cell.seconds is None for cell in cells)} of {len(cells)} cells were drawn earlier on another machine"
-    why = f"{lost}, or with other --compile, --batch, processes or threads: no time is stated for them."
-    return [why] if any(cell.seconds is None for cell in cells) else []
+    """Cells that were read, not drawn, and whose seconds belong to something else than this run."""
+    count = sum(cell.seconds is None for cell in cells)
+    earlier = f"{count} of {len(cells)} cells were drawn earlier on another machine"
+    why = f"{earlier}, or with other --compile, --batch, processes or threads: no time is stated for them."
+    return [why] if count else []
 
 
-def _absent(cells: Sequence[Cell]) -> list[str]:
+def _missing_scores(cells: Sequence[Cell]) -> list[str]:
     """Scores that some drawn texts cannot have, each reason once."""
-    found: dict[tuple[str, str], set[str]] = {}
+    models: dict[tuple[str, str], set[str]] = {}  # by score and reason
     for cell in cells:
         for score, why in cell.absent.items():
-            found.setdefault((score, why), set()).add(cell.model)
-    return [f"No {score} of {', '.join(sorted(models))}: {why}." for (score, why), models in found.items()]
+            models.setdefault((score, why), set()).add(cell.model)
+    return [f"No {score} of {', '.join(sorted(names))}: {why}." for (score, why), names in models.items()]

@@ -31,7 +31,7 @@ from unmask.checkpoint.io import Checkpoint, load
 from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.files import check_writable, write_json
-from unmask.core.ranks import Ranks, joined
+from unmask.core.ranks import Ranks, interleaved, joined
 from unmask.core.streams import stream
 from unmask.core.verbs import verb
 from unmask.data.shards import INDEX
@@ -63,12 +63,11 @@ class Worth:
     tokens_a_step: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
-        less, steps = _plain(self.fitted_minus_this), list(self.tokens_a_step)
-        return {**_plain(self.nelbo), "fitted_minus_this": less, "nfe": self.nfe, "tokens_a_step": steps}
+        def plain(score: Score) -> dict[str, float]:
+            return {"nats": score.value, "stderr": score.stderr, "low": score.low, "high": score.high}
 
-
-def _plain(score: Score) -> dict[str, float]:
-    return {"nats": score.value, "stderr": score.stderr, "low": score.low, "high": score.high}
+        less, steps = plain(self.fitted_minus_this), list(self.tokens_a_step)
+        return {**plain(self.nelbo), "fitted_minus_this": less, "nfe": self.nfe, "tokens_a_step": steps}
 
 
 @dataclass(frozen=True)
@@ -176,12 +175,10 @@ def _held_out(
         raise UserError(f"--texts must be at least {LEAST_TEXTS}: half to fit on, half to measure on")
     tokenizer, length = checkpoint.tokenizer, checkpoint.model.length
     if len(data) > 1 or (Path(data[0]) / INDEX).is_file():
-        read = prepared(data, tokenizer, length, count=texts, split=split, wrap=wrap, owner=name)
-    elif tokenizer is None:
+        return prepared(data, tokenizer, length, count=texts, split=split, wrap=wrap, owner=name)
+    if tokenizer is None:
         raise UserError(f"{name} has no tokenizer to read text with: give folders made by `unmask prepare`")
-    else:
-        read = held_out(data[0], tokenizer, length, count=texts, split=split, wrap=wrap)
-    return read
+    return held_out(data[0], tokenizer, length, count=texts, split=split, wrap=wrap)
 
 
 def fit_on(
@@ -223,21 +220,15 @@ def fit_on(
         cluster_T = clusters((torch.zeros(T, dtype=torch.int64) if document_T is None else document_T)[half:])
         first = fits[0] if fit is not fits[0] else None
         worth = fit.compare(paths[-1].grid(), range(half, T), cluster_T, advance, first)
-        forwards = sum(ranks.gather(body.forwards))
-    digest, many = hashlib.sha256(texts_TL.numpy().tobytes()).hexdigest(), len(cluster_T.unique())
-    about = {"fitted_on": half, "measured_on": T - half, "clusters": many, "length": L, "sha256": digest}
-    chosen_from = {one.name: value for one, value in zip(candidates, nats, strict=False)}
-    how = {
-        "plan": plan.name,
-        "step_law": own.name,
-        "levels": levels,
-        "seed": seed,
-        "forwards": forwards,
-        "precision": body.precision,
-    }
-    record = provenance.record(
-        ranks.device, model=checkpoint.provenance, texts={**about, **(facts or {})}, chosen_from=chosen_from, **how
-    )
+        record = provenance.record(
+            ranks.device, model=checkpoint.provenance, plan=plan.name, step_law=own.name, levels=levels, seed=seed,
+            precision=body.precision, forwards=sum(ranks.gather(body.forwards)),
+            chosen_from={one.name: value for one, value in zip(candidates, nats, strict=False)},
+            texts={
+                "fitted_on": half, "measured_on": T - half, "clusters": len(cluster_T.unique()), "length": L,
+                "sha256": hashlib.sha256(texts_TL.numpy().tobytes()).hexdigest(), **(facts or {}),
+            },
+        )  # fmt: skip
     return FittedPlan(paths[-1].grid(), plan.name, worth, paths, record)
 
 
@@ -267,8 +258,8 @@ def _one_order(plan: Plan) -> Locked | LeftToRight:
     """A grid cuts one order of all positions into steps: only plans that have one can be fitted."""
     if isinstance(plan, (Locked, LeftToRight)):
         return plan
-    said = f"a grid cannot be fitted for {plan.name!r}, whose order of positions is not known beforehand"
-    raise UserError(f"{said}: take a locked plan such as golden or iid, or left_to_right")
+    why = f"a grid cannot be fitted for {plan.name!r}, whose order of positions is not known beforehand"
+    raise UserError(f"{why}: take a locked plan such as golden or iid, or left_to_right")
 
 
 def _counted(progress: Progress | None, world: int, total: int) -> Advance | None:
@@ -300,7 +291,6 @@ class _Fit:
     ranks: Ranks
 
     def mine(self, texts: range) -> list[int]:
-        """This process's share of some texts."""
         return list(texts[self.ranks.rank :: self.ranks.world])
 
     def costs(self, texts: range, levels: int, advance: Advance | None) -> Tensor:
@@ -336,13 +326,9 @@ class _Fit:
             self.body, self.texts_TL[share], self.plan, grid, self.schedule,
             step_law=self.step_law, seed=self.seed, indices=share, rows=self.rows, advance=advance,
         )  # fmt: skip
-        log_q_TL = torch.empty(len(texts), self.texts_TL.shape[1], dtype=torch.float64)
-        step_TL = torch.empty(log_q_TL.shape, dtype=torch.int64)
-        shares = self.ranks.gather({"log_q": part.log_q_TL.tolist(), "step": part.step_TL.tolist()})
-        for rank, said in enumerate(shares):  # in the order of the text, as documents are
-            log_q_TL[rank :: self.ranks.world] = torch.tensor(said["log_q"], dtype=torch.float64)
-            step_TL[rank :: self.ranks.world] = torch.tensor(said["step"])
-        return Forced(log_q_TL, step_TL)
+        # in the order of the text, as documents are
+        log_q_TL, step_TL = (interleaved(self.ranks.gather(of_TL.tolist())) for of_TL in (part.log_q_TL, part.step_TL))
+        return Forced(torch.tensor(log_q_TL, dtype=torch.float64), torch.tensor(step_TL))
 
     def worth(self, grid: Grid, forced: Forced, mine: Ratio, fitted: Ratio) -> Worth:
         """A grid's NELBO, and what the fitted one has less on the same texts."""

@@ -26,14 +26,14 @@ ENDS = ("value", "low", "high")
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class Resampled:
     """A cell's own entropy and the judge's nats, both a byte, in every draw, resampled together text by text."""
 
     entropy_D: Tensor
     nats_D: Tensor
 
 
-Path = Sequence[Drawn]  # the highest entropy first
+EntropyPath = Sequence[Resampled]  # the highest entropy first
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def draw_cell(cell: Cell, *, seed: int = 0, draws: int = DRAWS) -> Drawn:
+def draw_cell(cell: Cell, *, seed: int = 0, draws: int = DRAWS) -> Resampled:
     """Bootstrap a cell: texts are drawn with replacement, each with its log q and its judge's nats."""
     both = [cell.ratios["sampler_entropy"], cell.ratios["judge_nll"]]
     value_1R = torch.tensor([[ratio.value for ratio in both]], dtype=torch.float64)
     value_DR = torch.cat([value_1R, independent(both, cell.name, seed=seed, draws=draws)])
-    return Drawn(value_DR[:, 0], value_DR[:, 1])
+    return Resampled(value_DR[:, 0], value_DR[:, 1])
 
 
-def best_at(paths: Sequence[Path], target_D: Tensor) -> Tensor:
+def best_at(paths: Sequence[EntropyPath], target_D: Tensor) -> Tensor:
     """The least nats that any of several paths has at the target's entropy: the teacher's best control."""
     found_D = torch.full_like(target_D, torch.nan)
     for path in paths:
@@ -80,7 +80,7 @@ def best_at(paths: Sequence[Path], target_D: Tensor) -> Tensor:
     return found_D
 
 
-def at_entropy(path: Path, target_D: Tensor) -> Tensor:
+def at_entropy(path: EntropyPath, target_D: Tensor) -> Tensor:
     """The judge's nats where a path has the target's entropy; NaN where it never does.
 
     Linear in entropy over the monotone part of the path: from the hottest on, as long as entropy falls. Elsewhere the
@@ -101,7 +101,7 @@ def at_entropy(path: Path, target_D: Tensor) -> Tensor:
     return torch.where(found_D.isfinite(), found_D, torch.nan)
 
 
-def beside(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
+def at_equal_entropy(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
     """A score of a student's texts and of the teacher's where its path has their own entropy.
 
     Linear in entropy between two points, the first pair that encloses it. None where there is no such score or pair.
@@ -114,7 +114,7 @@ def beside(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
         if min(above, below) <= target <= max(above, below):
             share = 0.0 if above == below else (target - above) / (below - above)
             student, start, stop = (one.scores[score] for one in (cell, hot, cool))
-            if any(said[end] is None for said in (student, start, stop) for end in ENDS):
+            if any(one[end] is None for one in (student, start, stop) for end in ENDS):
                 return None
             teacher = {end: (1 - share) * start[end] + share * stop[end] for end in ENDS}
             student = {end: student[end] for end in ENDS}
@@ -124,5 +124,5 @@ def beside(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
 
 def _differ(one: Json, other: Json) -> bool:
     """Whether two values of independent texts are surely apart."""
-    half = math.hypot(*((said["high"] - said["low"]) / 2 for said in (one, other)))
+    half = math.hypot(*((score["high"] - score["low"]) / 2 for score in (one, other)))
     return abs(one["value"] - other["value"]) > half

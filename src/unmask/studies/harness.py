@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
-from unmask.core.files import write_json
+from unmask.core.files import write_json, write_text
 from unmask.core.verbs import verb
 from unmask.models.denoiser import check_denoiser
 
@@ -72,7 +73,7 @@ def lm_eval(
         from lm_eval.tasks import TaskManager
     except ImportError as error:
         raise UserError("the harness is not installed: pip install 'unmask[lm-eval]'") from error
-    from unmask.studies.harness_model import Harnessed
+    from unmask.studies.harness_model import DiffusionLM
 
     if min(views, max_new, 1 if steps is None else steps) < 1:
         raise UserError("views, max_new and steps must be at least 1")
@@ -80,10 +81,10 @@ def lm_eval(
     check_denoiser(checkpoint.model)
     how = {"plan": plan, "block_size": block_size, "threshold": threshold, "cache": cache, "batch": batch,
            "device": device, "precision": precision}  # fmt: skip
-    reader = Harnessed(checkpoint, how, max_new=max_new, steps=steps, temperature=temperature, views=views, seed=seed)
+    reader = DiffusionLM(checkpoint, how, max_new=max_new, steps=steps, temperature=temperature, views=views, seed=seed)
     try:
         manager = TaskManager(include_path=None if include is None else str(include))
-        found = simple_evaluate(
+        evaluated = simple_evaluate(
             reader, tasks=list(tasks), num_fewshot=fewshot, limit=limit, task_manager=manager, bootstrap_iters=1000,
             apply_chat_template=chat, random_seed=seed, numpy_random_seed=seed, torch_random_seed=seed,
             fewshot_random_seed=seed,
@@ -91,18 +92,12 @@ def lm_eval(
     except (KeyError, ValueError, OSError) as error:
         raise UserError(f"lm_eval could not run {', '.join(tasks)} ({type(error).__name__}: {error}): name its tasks, "
                         "or a YAML file; most tasks are downloaded when they are first run") from error  # fmt: skip
-    assert found is not None
-    result = {"results": found["results"], "likelihoods": reader.summary(), "settings": reader.settings()}
+    assert evaluated is not None
+    result = {"results": evaluated["results"], "likelihoods": reader.summary(), "settings": reader.settings()}
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(out / "results.json", _plain(result))
+        dumps = partial(json.dumps, ensure_ascii=False, default=str)  # the harness's own results hold functions
+        rows = [{"task": task, **row} for task, rows in evaluated["samples"].items() for row in rows]
+        write_text(out / "results.json", dumps(result, indent=2) + "\n")
         write_json(out / "likelihoods.json", reader.bounds)
-        rows = [{"task": task, **row} for task, rows in found["samples"].items() for row in rows]
-        lines = [json.dumps(_plain(row), ensure_ascii=False) for row in rows]
-        (out / "samples.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(out / "samples.jsonl", "".join(f"{dumps(row)}\n" for row in rows))
     return result
-
-
-def _plain(value: Any) -> Any:
-    """As JSON can hold it."""
-    return json.loads(json.dumps(value, default=str))

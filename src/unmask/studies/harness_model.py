@@ -25,7 +25,7 @@ from unmask.metrics.elbo import elbo_of, order_agnostic_masks
 from unmask.sampling.answers import answer
 
 
-class Harnessed(LM):
+class DiffusionLM(LM):
     """A model for `simple_evaluate`; `how` is what `sample` takes."""
 
     def __init__(
@@ -47,43 +47,41 @@ class Harnessed(LM):
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers, each cut at the first of its stops."""
-        found: list[str] = [""] * len(requests)
-        kinds: dict[tuple[int, float], list[int]] = {}
-        for place, request in enumerate(requests):
-            said = request.args[1]
-            heat = float(said.get("temperature", self.temperature)) if said.get("do_sample", True) else 0.0
-            kinds.setdefault((int(said.get("max_gen_toks", self.max_new)), heat), []).append(place)
-        for (blanks, heat), places in kinds.items():
-            prompts = [self._encode(requests[place].args[0])[-(self._length - blanks) :] for place in places]
-            made = answer(
-                self.checkpoint, prompts, blanks, seed=self.seed, steps=self.steps, temperature=heat, **self.how
-            )
-            for place, one in zip(places, made.each, strict=True):
-                found[place] = _cut(one.text, requests[place].args[1].get("until", []))
-        return found
+        answers: list[str] = [""] * len(requests)
+        alike: dict[tuple[int, float], list[int]] = {}  # requests by length and temperature
+        for i, request in enumerate(requests):
+            settings = request.args[1]
+            heat = float(settings.get("temperature", self.temperature)) if settings.get("do_sample", True) else 0.0
+            alike.setdefault((int(settings.get("max_gen_toks", self.max_new)), heat), []).append(i)
+        how = {"seed": self.seed, "steps": self.steps, **self.how}
+        for (blanks, heat), numbers in alike.items():
+            prompts = [self._encode(requests[i].args[0])[-(self._length - blanks) :] for i in numbers]
+            written = answer(self.checkpoint, prompts, blanks, temperature=heat, **how)
+            for i, one in zip(numbers, written.each, strict=True):
+                answers[i] = _cut(one.text, requests[i].args[1].get("until", []))
+        return answers
 
     # -- likelihoods ---------------------------------------------------------------------------------------------
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Of each continuation: its bound, and whether it is what is written at temperature 0, the surest token first,
         one a step."""
-        found, machine = [], {name: self.how[name] for name in ("device", "precision")}
+        likelihoods, machine = [], {name: self.how[name] for name in ("device", "precision")}
         for request in requests:
             context, continuation = self._pair(*request.args)
             value = self._bound(context, continuation, request.args)
             greedy = answer(self.checkpoint, [context], len(continuation), temperature=0.0, **machine)
-            same = greedy.each[0].text == self.codec.decode(continuation)
-            found.append((value, same))
-        return found
+            likelihoods.append((value, greedy.each[0].text == self.codec.decode(continuation)))
+        return likelihoods
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """Of whole texts: the sum over pieces of the model's length, each by itself."""
-        found = []
+        likelihoods = []
         for request in requests:
             ids = self._encode(request.args[0])
             pieces = [ids[start : start + self._length] for start in range(0, len(ids), self._length)]
-            found.append(sum(self._bound([], piece, request.args) for piece in pieces))
-        return found
+            likelihoods.append(sum(self._bound([], piece, request.args) for piece in pieces))
+        return likelihoods
 
     @torch.no_grad()
     def _bound(self, context: list[int], continuation: list[int], request: Any) -> float:
@@ -112,7 +110,6 @@ class Harnessed(LM):
         return {"count": len(errors), "mean_stderr": mean, "views": self.views, "kind": "bound (ELBO), nats"}
 
     def settings(self) -> dict[str, Any]:
-        """How answers are written."""
         own = {"max_new": self.max_new, "steps": self.steps, "temperature": self.temperature, "seed": self.seed}
         return {**self.how, **own, "model": self.checkpoint.name}
 
@@ -138,7 +135,6 @@ class Harnessed(LM):
         return head[max(0, len(whole) - self._length) :], tail
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The conversation in the model's chat format."""
         self.chatting = True
         return self.codec.spell(chat_history, open_answer=add_generation_prompt)
 

@@ -14,8 +14,8 @@ from unmask.metrics.score import Score, Unavailable
 from unmask.metrics.texts import Texts
 from unmask.studies.results import Json
 
-CLOSE = ("mauve", "energy_distance", "gradient")  # of the headline's cells alone
-LOOKED_AT = ("distinct", "coverage", "self_bleu", "repeated")  # what tells a parrot, or a text that repeats itself
+HEADLINE_ONLY = ("mauve", "energy_distance", "gradient")  # a judge reads the texts once more for them
+DIVERSITY = ("distinct", "coverage", "self_bleu", "repeated")  # what finds a parrot, or a text that repeats itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +38,9 @@ class Measure:
     check: Metric | None = None  # the user's own
     mauve: bool = False
 
-    def __call__(self, texts: Texts, *, close: bool = False) -> Json:
-        """`close`: also what takes a judge another reading, its features and gradients beside real text's."""
-        left_out = set() if close else set(CLOSE)
-        left_out |= set() if self.mauve else {"mauve"}
+    def __call__(self, texts: Texts, *, headline: bool = False) -> Json:
+        """`headline`: also what takes a judge another reading, its features and gradients beside real text's."""
+        left_out = {*(() if headline else HEADLINE_ONLY), *(() if self.mauve else ["mauve"])}
         names = [name for name in self._metrics if name not in left_out]
         scores, absent = self._scores(texts, names)
         looks = {} if self.real is None or "self_bleu" not in scores else suspicions(scores, self._real_scores)
@@ -68,6 +67,5 @@ class Measure:
 
     @cached_property
     def _real_scores(self) -> dict[str, Score]:
-        """What real text scores as a pool."""
         assert self.real is not None
-        return self._scores(self.real.pool, LOOKED_AT)[0]
+        return self._scores(self.real.pool, DIVERSITY)[0]

@@ -57,11 +57,11 @@ def _on_common_texts(every: Sequence[Bound]) -> tuple[list[Bound], list[str]]:
         return texts_of(bound).get("sha256"), len(bound.ratio)
 
     common = Counter(map(texts, every))
-    found: dict[Any, Bound] = {}
+    chosen: dict[Any, Bound] = {}
     for bound in every:
         key = (bound.model, bound.plan, bound.steps)
-        found[key] = max(found.get(key, bound), bound, key=lambda one: (common[texts(one)], len(one.ratio)))
-    kept = list(found.values())
+        chosen[key] = max(chosen.get(key, bound), bound, key=lambda one: (common[texts(one)], len(one.ratio)))
+    kept = list(chosen.values())
     if len(set(map(texts, kept))) < 2:
         return kept, []
     numbers = " or ".join(f"{count:,}" for count in sorted({len(bound.ratio) for bound in kept}, reverse=True))
@@ -75,9 +75,9 @@ def _check_same_held_out(several: Sequence[Results]) -> None:
     are taken, and no hash tells whether it is one text: then it must be called the same.
     """
     names: dict[tuple[int | None, str], set[str]] = {}  # by number and hash of the blocks
-    for said in (said for run in several for said in _held_out(run)):
-        name = _name_of(said)
-        names.setdefault((said.get("texts"), said.get("sha256", name)), set()).add(name)
+    for record in (record for run in several for record in _held_out(run)):
+        name = _name_of(record)
+        names.setdefault((record.get("texts"), record.get("sha256", name)), set()).add(name)
     for ((count, _), mine), ((other_count, _), theirs) in itertools.combinations(names.items(), 2):
         if count == other_count or not mine & theirs:
             differ = f"these runs have different held-out text ({' and '.join(sorted({min(mine), min(theirs)}))})"
@@ -86,17 +86,17 @@ def _check_same_held_out(several: Sequence[Results]) -> None:
 
 def _held_out(run: Results) -> list[Json]:
     """What is recorded of the held-out texts of a run; where nothing is, what was asked for."""
-    wanted = [entry for entry in run.entries if isinstance(entry, Bound) or run.models[entry.model]["role"] == "real"]
-    found = [texts_of(entry) for entry in wanted]
-    asked = {"source": run.settings["data"], "split": run.settings.get("split"), "wrap": run.settings.get("wrap")}
-    return [said for said in found if "sha256" in said] or [asked]
+    entries = [entry for entry in run.entries if isinstance(entry, Bound) or run.models[entry.model]["role"] == "real"]
+    records = [texts_of(entry) for entry in entries]
+    named = {"source": run.settings["data"], "split": run.settings.get("split"), "wrap": run.settings.get("wrap")}
+    return [record for record in records if "sha256" in record] or [named]
 
 
-def _name_of(said: Json) -> str:
+def _name_of(record: Json) -> str:
     """What held-out text is called: its place, its split, and whether it was wrapped."""
-    if said.get("source") is None:
+    if record.get("source") is None:
         return "none"
-    return f"{said['source']}, {said.get('split') or 'all of it'}" + (", wrapped" if said.get("wrap") else "")
+    return f"{record['source']}, {record.get('split') or 'all of it'}" + (", wrapped" if record.get("wrap") else "")
 
 
 def _check_same_grids(several: Sequence[Results]) -> None:
@@ -108,10 +108,10 @@ def _check_same_grids(several: Sequence[Results]) -> None:
             if entry.plan is None or not entry.plan.endswith(".json") or not grid:
                 continue
             if times.setdefault((entry.plan, entry.steps), grid["times"]) != grid["times"]:
-                said = f"two runs mean different grids of {entry.steps} steps by {entry.plan}"
-                raise UserError(f"{said}: evaluate one of them again with its file under another name")
+                differ = f"two runs mean different grids of {entry.steps} steps by {entry.plan}"
+                raise UserError(f"{differ}: evaluate one of them again with its file under another name")
 
 
 def _union(lists: Iterable[Iterable[Any]]) -> list[Any]:
-    found = list(dict.fromkeys(item for part in lists for item in part))
-    return sorted(found) if all(isinstance(item, (int, float)) for item in found) else found
+    items = list(dict.fromkeys(item for part in lists for item in part))
+    return sorted(items) if all(isinstance(item, (int, float)) for item in items) else items

@@ -17,7 +17,7 @@ from unmask.plans.every import ANCESTRAL, EveryPosition, any_plan, check_times
 from unmask.plans.grids import GRID_NAMES, Grid, fitted_for_another, make_grid, steps_in, usual_grid
 from unmask.plans.plan import USUAL, make_plan
 from unmask.processes.schedule import LogLinear
-from unmask.studies.fingerprint import behaviour
+from unmask.studies import fingerprint
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class PlanOnGrid:
         return make_grid(self.grid, steps)
 
     @property
-    def counts(self) -> set[int] | None:
+    def step_counts(self) -> set[int] | None:
         """The numbers of steps that it has a grid of; None: any."""
         return None if self.grid in GRID_NAMES else steps_in(Path(self.grid))
 
@@ -44,20 +44,16 @@ class PlanOnGrid:
     def law(self, steps: int) -> dict[str, Any]:
         """Which law this is: the plan and the times, whatever they are called and wherever a file lies."""
         grid = self.at(steps)
-        return {
-            "plan": any_plan(self.plan).to_json(),
-            "times": grid.times,
-            "by": grid.by,
-            "argmax_tail": grid.argmax_tail,
-        }
+        about = {"times": grid.times, "by": grid.by, "argmax_tail": grid.argmax_tail}
+        return {"plan": any_plan(self.plan).to_json(), **about}
 
-    def does(self, steps: int, temperature: float, checkpoint: Checkpoint) -> str:
+    def behaviour(self, steps: int, temperature: float, checkpoint: Checkpoint) -> str:
         """What the sampler does on it, as a key."""
         how = checkpoint.process, checkpoint.step_law, checkpoint.model.mask_id is not None
-        return behaviour(self.plan, self.at(steps), temperature, *how)  # type: ignore[arg-type]
+        return fingerprint.behaviour(self.plan, self.at(steps), temperature, *how)  # type: ignore[arg-type]
 
     @property
-    def of_every(self) -> bool:
+    def every_position(self) -> bool:
         """Whether it is of a process that draws every position at every step."""
         return isinstance(any_plan(self.plan), EveryPosition)
 
@@ -77,16 +73,16 @@ def plans_on_grids(names: Sequence[str], steps: Sequence[int]) -> list[PlanOnGri
 
     Rejects a plan or grid that is none, a grid without such steps, and one that the plan does not take.
     """
-    found = {}
-    for said in names:
-        plan, sign, grid = said.partition("@")
+    plans = {}
+    for name in names:
+        plan, sign, grid = name.partition("@")
         usual = "uniform" if isinstance(any_plan(plan), EveryPosition) else usual_grid(plan)
         plain = not sign or grid == usual
-        one = PlanOnGrid(plan, plan, usual) if plain else PlanOnGrid(said, plan, grid)
+        one = PlanOnGrid(plan, plan, usual) if plain else PlanOnGrid(name, plan, grid)
         for n in (None, *steps):
             _try(one, n)
-        found[one.name] = one
-    return list(found.values())
+        plans[one.name] = one
+    return list(plans.values())
 
 
 def _try(one: PlanOnGrid, steps: int | None) -> None:
@@ -94,7 +90,7 @@ def _try(one: PlanOnGrid, steps: int | None) -> None:
     blank_12 = torch.ones(1, 2, dtype=torch.bool)
     grid = one.at(steps)
     try:
-        if one.of_every:
+        if one.every_position:
             check_times(any_plan(one.plan), grid)
         else:
             make_plan(one.plan).assign(blank_12, grid, LogLinear(), [stream(0, "try")])
@@ -104,5 +100,5 @@ def _try(one: PlanOnGrid, steps: int | None) -> None:
 
 def fitted_for_others(plans: Sequence[PlanOnGrid], steps: int) -> list[str]:
     """A sentence for each plan whose grid was fitted for another plan."""
-    found = [fitted_for_another(one.at(steps), one.plan, one.name) for one in plans]
-    return [sentence for sentence in found if sentence]
+    sentences = [fitted_for_another(one.at(steps), one.plan, one.name) for one in plans]
+    return [sentence for sentence in sentences if sentence]

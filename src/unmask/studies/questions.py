@@ -17,7 +17,7 @@ from typing import Any
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError, reading
 from unmask.models.denoiser import is_causal
-from unmask.sampling.answers import Written, answer
+from unmask.sampling.answers import answer
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+")
 
@@ -38,11 +38,10 @@ def read_questions(path: Path) -> list[tuple[str, str]]:
 def final_number(text: str) -> str | None:
     """The number after the last `####`, or where there is none the last number, spelled without commas and zeros."""
     _, mark, end = text.rpartition("####")
-    found = NUMBER.findall(end)
-    if not found:
+    numbers = NUMBER.findall(end)
+    if not numbers:
         return None
-    said = (found[0] if mark else found[-1]).replace(",", "")
-    return f"{float(said):.12g}"
+    return f"{float((numbers[0] if mark else numbers[-1]).replace(',', '')):.12g}"
 
 
 def ask(
@@ -54,42 +53,38 @@ def ask(
         raise UserError("this model has no tokenizer, so it answers no question")
     codec = checkpoint.tokenizer
     prompts = [codec.chat(question) if chat else codec.encode(question) for question, _ in questions]
-    made: Written = answer(checkpoint, prompts, max_new, steps=steps, **how)
-    right = [final_number(one.text) == known for one, (_, known) in zip(made.each, questions, strict=True)]
+    written = answer(checkpoint, prompts, max_new, steps=steps, **how)
+    right = [final_number(one.text) == known for one, (_, known) in zip(written.each, questions, strict=True)]
     share, n = sum(right) / len(right), len(right)
-    forwards, tokens = sum(one.nfe for one in made.each), sum(one.tokens for one in made.each)
+    forwards, tokens = sum(one.nfe for one in written.each), sum(one.tokens for one in written.each)
     return {
-        "steps": steps,
-        "questions": n,
-        "exact_match": share,
+        "steps": steps, "questions": n, "exact_match": share,
         "stderr": math.sqrt(share * (1 - share) / (n - 1)) if n > 1 else None,
-        "tokens_a_forward": tokens / forwards,
-        "forwards_an_answer": forwards / n,
-        "tokens_an_answer": tokens / n,
-        "seconds_an_answer": made.seconds / n,
-        "answers": [{"text": one.text, "right": good} for one, good in zip(made.each, right, strict=True)],
-    }
+        "tokens_a_forward": tokens / forwards, "forwards_an_answer": forwards / n, "tokens_an_answer": tokens / n,
+        "seconds_an_answer": written.seconds / n,
+        "answers": [{"text": one.text, "right": good} for one, good in zip(written.each, right, strict=True)],
+    }  # fmt: skip
 
 
-def frontier(
+def ask_models(
     models: Mapping[str, Checkpoint], path: Path, *, steps: Sequence[int] | None, thresholds: Sequence[float] = (),
-    max_new: int, tell: Callable[[str], None] | None = None, **how: Any,
+    max_new: int, report: Callable[[str], None] | None = None, **how: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """A row for each masked model and number of steps or threshold (default: 1, 2 and 4 tokens a step), at temperature
     0, the surest positions first; a model with a chat template is asked in its format."""
     questions, rows = read_questions(path), []
     counts = steps or ([] if thresholds else [max_new, max_new // 2, max_new // 4])
-    ways: list[tuple[int | None, float | None]] = [(min(max(1, count), max_new), None) for count in counts]
-    ways += [(None, threshold) for threshold in thresholds]
+    settings: list[tuple[int | None, float | None]] = [(min(max(1, count), max_new), None) for count in counts]
+    settings += [(None, threshold) for threshold in thresholds]
     for name, checkpoint in models.items():
         if is_causal(checkpoint.model):
             continue
         chat = checkpoint.tokenizer is not None and checkpoint.tokenizer.specials.chat_template is not None
-        for count, threshold in ways:
+        for count, threshold in settings:
             way = f"{count} steps" if threshold is None else f"threshold {threshold:g}"
-            if tell is not None:
-                tell(f"{name} answers {len(questions)} questions, {way}")
-            asked = {"steps": count, "threshold": threshold, "temperature": 0.0, **how}
-            row = ask(checkpoint, questions, max_new=max_new, chat=chat, **asked)
+            if report is not None:
+                report(f"{name} answers {len(questions)} questions, {way}")
+            chosen = {"steps": count, "threshold": threshold, "temperature": 0.0, **how}
+            row = ask(checkpoint, questions, max_new=max_new, chat=chat, **chosen)
             rows.append({"model": name, "way": way, "threshold": threshold, **row})
     return rows

@@ -72,24 +72,24 @@ class Cell:
         return {**vars(self), "ratios": ratios, "samples": list(self.samples)}
 
     @classmethod
-    def from_json(cls, said: Json) -> Cell:
-        ratios = {name: ratio_of(ratio) for name, ratio in said["ratios"].items()}
-        return cls(**{**said, "ratios": ratios, "samples": tuple(said["samples"])})
+    def from_json(cls, data: Json) -> Cell:
+        ratios = {name: ratio_of(ratio) for name, ratio in data["ratios"].items()}
+        return cls(**{**data, "ratios": ratios, "samples": tuple(data["samples"])})
 
 
-def ratio_of(said: Json) -> Ratio:
+def ratio_of(data: Json) -> Ratio:
     """A bottom that is one number is that of all."""
-    top_n, bottom = torch.tensor(said["top"], dtype=torch.float64), torch.tensor(said["bottom"], dtype=torch.float64)
+    top_n, bottom = (torch.tensor(data[part], dtype=torch.float64) for part in ("top", "bottom"))
     bottom_n = bottom.expand_as(top_n).contiguous()
-    cluster_n = torch.tensor(said["clusters"]) if "clusters" in said else None
-    return Ratio(top_n, bottom_n, said["exponential"], cluster_n)
+    cluster_n = torch.tensor(data["clusters"]) if "clusters" in data else None
+    return Ratio(top_n, bottom_n, data["exponential"], cluster_n)
 
 
 def _ratio_json(ratio: Ratio) -> Json:
     bottom = ratio.bottom_n.tolist()
     short = bottom[0] if bottom and len(set(bottom)) == 1 else bottom
-    said = {"top": ratio.top_n.tolist(), "bottom": short, "exponential": ratio.exponential}
-    return said if ratio.cluster_n is None else {**said, "clusters": ratio.cluster_n.tolist()}
+    data = {"top": ratio.top_n.tolist(), "bottom": short, "exponential": ratio.exponential}
+    return data if ratio.cluster_n is None else {**data, "clusters": ratio.cluster_n.tolist()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +106,10 @@ class Bound:
     bytes_n: tuple[int, ...] | None = None  # of the texts
 
     @property
+    def key(self) -> tuple[str, str | None, int | None]:
+        return self.model, self.plan, self.steps
+
+    @property
     def per_byte(self) -> Ratio | None:
         """Nats per byte, one entry a text."""
         if self.bytes_n is None:
@@ -120,9 +124,9 @@ class Bound:
         return {**vars(self), "ratio": _ratio_json(self.ratio), "bytes_n": self.bytes_n and list(self.bytes_n)}
 
     @classmethod
-    def from_json(cls, said: Json) -> Bound:
-        sizes = said["bytes_n"]
-        return cls(**{**said, "ratio": ratio_of(said["ratio"]), "bytes_n": None if sizes is None else tuple(sizes)})
+    def from_json(cls, data: Json) -> Bound:
+        sizes = data["bytes_n"]
+        return cls(**{**data, "ratio": ratio_of(data["ratio"]), "bytes_n": None if sizes is None else tuple(sizes)})
 
 
 def texts_of(entry: Cell | Bound) -> Json:
@@ -150,16 +154,19 @@ class Results:
         return [*self.cells, *self.bounds]
 
     def named(self, role: str) -> list[str]:
-        """Models of a role, in the order they were given."""
         return [name for name, about in self.models.items() if about["role"] == role]
 
-    def where(self, **wanted: Any) -> list[Cell]:
+    def where(self, **fields: Any) -> list[Cell]:
         """Cells whose fields have these values; those whose draw was cut only where a top_p is named."""
-        wanted = {"top_p": 1.0, **wanted}
-        return [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in wanted.items())]
+        fields = {"top_p": 1.0, **fields}
+        return [cell for cell in self.cells if all(getattr(cell, name) == value for name, value in fields.items())]
 
-    def one(self, **wanted: Any) -> Cell | None:
-        return next(iter(self.where(**wanted)), None)
+    def one(self, **fields: Any) -> Cell | None:
+        return next(iter(self.where(**fields)), None)
+
+    def bound(self, model: str | None, plan: str | None, steps: int | None) -> Bound | None:
+        """The NELBO of a model on a plan in so many steps; without a plan and steps, its ELBO."""
+        return next((bound for bound in self.bounds if bound.key == (model, plan, steps)), None)
 
     @property
     def plans(self) -> list[str]:
@@ -179,15 +186,15 @@ class Results:
 
     def to_json(self) -> Json:
         """All of it, single texts included."""
-        said = {name: item for name, item in vars(self).items() if name not in ("cells", "bounds")}
+        others = {name: item for name, item in vars(self).items() if name not in ("cells", "bounds")}
         cells, bounds = [cell.to_json() for cell in self.cells], [bound.to_json() for bound in self.bounds]
-        return {"format": FORMAT, "version": VERSION, **said, "cells": cells, "likelihood": bounds}
+        return {"format": FORMAT, "version": VERSION, **others, "cells": cells, "likelihood": bounds}
 
     @classmethod
-    def from_json(cls, said: Json) -> Results:
-        cells, bounds = map(Cell.from_json, said["cells"]), map(Bound.from_json, said["likelihood"])
+    def from_json(cls, data: Json) -> Results:
+        cells, bounds = map(Cell.from_json, data["cells"]), map(Bound.from_json, data["likelihood"])
         names = ("models", "settings", "judge", "notes", "analysis", "provenance", "questions")
-        return cls(cells=list(cells), bounds=list(bounds), **{name: said[name] for name in names})
+        return cls(cells=list(cells), bounds=list(bounds), **{name: data[name] for name in names})
 
 
 SINGLE = {"cells": ("ratios",), "likelihood": ("ratio", "bytes_n")}  # what stands in the file of single texts
@@ -195,49 +202,49 @@ SINGLE = {"cells": ("ratios",), "likelihood": ("ratio", "bytes_n")}  # what stan
 
 def write_results(results: Results, path: Path) -> None:
     """On one line each: a study has millions of numbers, and indenting them takes longer than measuring a cell."""
-    said = results.to_json()
-    single = {part: [{name: one.pop(name) for name in names} for one in said[part]] for part, names in SINGLE.items()}
+    data = results.to_json()
+    single = {part: [{name: one.pop(name) for name in names} for one in data[part]] for part, names in SINGLE.items()}
     packed = pack(single)
     write_bytes(path.with_name(PER_TEXT), packed)
-    said["per_text"] = {"file": PER_TEXT, "sha256": hashlib.sha256(packed).hexdigest()}
-    write_text(path, json.dumps(said, ensure_ascii=False) + "\n")
+    data["per_text"] = {"file": PER_TEXT, "sha256": hashlib.sha256(packed).hexdigest()}
+    write_text(path, json.dumps(data, ensure_ascii=False) + "\n")
 
 
-def pack(said: Json) -> bytes:
+def pack(data: Json) -> bytes:
     """JSON, compressed: the same numbers give the same bytes."""
-    return lzma.compress(json.dumps(said, separators=(",", ":")).encode(), preset=1)
+    return lzma.compress(json.dumps(data, separators=(",", ":")).encode(), preset=1)
 
 
 def unpack(path: Path) -> tuple[Json, str]:
-    """What a file of single texts says, and its sha256."""
+    """The content of a file of single texts, and its sha256."""
     with os_errors("read", path):
         packed = path.read_bytes()
     try:
-        found: Json = json.loads(lzma.decompress(packed))
+        content: Json = json.loads(lzma.decompress(packed))
     except (lzma.LZMAError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}): evaluate again") from error
-    return found, hashlib.sha256(packed).hexdigest()
+    return content, hashlib.sha256(packed).hexdigest()
 
 
 def read_results(path: Path | str) -> Results:
     """A results.json, or that of a folder, with what stands beside it."""
     path = Path(path) / "results.json" if Path(path).is_dir() else Path(path)
-    said = read_json(path, "results")
-    if said.get("format") != FORMAT:
+    data = read_json(path, "results")
+    if data.get("format") != FORMAT:
         raise UserError(f"{path} is not a results file of `unmask evaluate`: give a results.json it wrote")
-    if said.get("version") != VERSION:
-        raise UserError(f"{path} is of schema version {said.get('version')}, not {VERSION}: evaluate again")
+    if data.get("version") != VERSION:
+        raise UserError(f"{path} is of schema version {data.get('version')}, not {VERSION}: evaluate again")
     with reading(path, "results", "evaluate again"):
-        return Results.from_json(_with_single_texts(said, path))
+        return Results.from_json(_with_single_texts(data, path))
 
 
-def _with_single_texts(said: Json, path: Path) -> Json:
+def _with_single_texts(data: Json, path: Path) -> Json:
     """What stands in the file beside it goes where it belongs."""
-    beside = path.with_name(said["per_text"]["file"])
+    beside = path.with_name(data["per_text"]["file"])
     if not beside.is_file():
         raise UserError(f"{path} lacks {beside.name}, what single texts gave: put that file beside it")
     single, digest = unpack(beside)
-    if digest != said["per_text"]["sha256"]:
+    if digest != data["per_text"]["sha256"]:
         raise UserError(f"{beside} is of other results than {path}: put the two of one evaluation together")
-    parts = {part: [{**a, **b} for a, b in zip(said[part], single[part], strict=True)] for part in SINGLE}
-    return {**said, **parts}
+    parts = {part: [{**a, **b} for a, b in zip(data[part], single[part], strict=True)] for part in SINGLE}
+    return {**data, **parts}

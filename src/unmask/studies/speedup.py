@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unmask.studies.frontier import Drawn, Interval, Path, best_at, between
+from unmask.studies.frontier import EntropyPath, Interval, Resampled, best_at, between
 
 
 @dataclass(frozen=True)
@@ -94,31 +94,31 @@ def first_reach(log_nfe_N: Tensor, fit_ND: Tensor, target_D: Tensor) -> Reach:
     return Reach(found_D, torch.where(found_D == torch.inf, last_nfe_D, least_D), most_D)
 
 
-Paths = Mapping[float, Sequence[Path]]  # of the teacher on one plan, by NFE
+PathsByNFE = Mapping[float, Sequence[EntropyPath]]  # of the teacher on one plan, by NFE
 
 
-def reference(teacher: Paths, entropy_D: Tensor) -> tuple[Tensor, Tensor]:
+def reference(teacher: PathsByNFE, entropy_D: Tensor) -> tuple[Tensor, Tensor]:
     """(log NFE, nats at this entropy) of the teacher, NFE rising; NaN where it is not bracketed."""
     order = sorted(teacher)
     log_nfe_N = torch.tensor([math.log(nfe) for nfe in order], dtype=torch.float64)
     return log_nfe_N, torch.stack([best_at(teacher[nfe], entropy_D) for nfe in order])
 
 
-def speed_up(student: Drawn, nfe: float, teacher: Paths) -> SpeedUp:
+def speed_up(student: Resampled, nfe: float, teacher: PathsByNFE) -> SpeedUp:
     """Of a student's cell, against the teacher's paths by NFE, on the same plan."""
     log_nfe_N, value_ND = reference(teacher, student.entropy_D)
     fit_ND = falling(value_ND)
     reach = first_reach(log_nfe_N, fit_ND, student.nats_D)
     low, high = between((reach.least_D[1:] - math.log(nfe)).exp(), (reach.most_D[1:] - math.log(nfe)).exp())
-    found, share = float(reach.log_n_D[0]), float((~reach.log_n_D.isnan()).double().mean())
-    if math.isnan(found):
+    log_n, share = float(reach.log_n_D[0]), float((~reach.log_n_D.isnan()).double().mean())
+    if math.isnan(log_n):
         return SpeedUp("not bracketed", None, None, None, None, nfe, share)
-    relation = ">" if found == math.inf else "<" if found == -math.inf else "="
-    n_star = math.exp({">": float(reach.least_D[0]), "<": float(reach.most_D[0]), "=": found}[relation])
+    relation = ">" if log_n == math.inf else "<" if log_n == -math.inf else "="
+    n_star = math.exp({">": float(reach.least_D[0]), "<": float(reach.most_D[0]), "=": log_n}[relation])
     return SpeedUp(relation, n_star / nfe, low or None, high, n_star if relation == "=" else None, nfe, share)
 
 
-def gap_at(student: Drawn, nfe: float, teacher: Paths) -> Interval:
+def gap_at(student: Resampled, nfe: float, teacher: PathsByNFE) -> Interval:
     """The judge's nats a byte of the student less the teacher's at its NFE and own entropy; below 0 is its gain."""
     log_nfe_N, value_ND = reference(teacher, student.entropy_D)
     return Interval.of(student.nats_D - at_nfe(log_nfe_N, value_ND, nfe))
@@ -126,12 +126,12 @@ def gap_at(student: Drawn, nfe: float, teacher: Paths) -> Interval:
 
 def at_nfe(log_nfe_N: Tensor, value_ND: Tensor, nfe: float) -> Tensor:
     """A curve at one NFE, linear in log NFE between points and NaN beyond them (1% beside a point is that point)."""
-    wanted = math.log(nfe)
-    nearest = int((log_nfe_N - wanted).abs().argmin())
-    if abs(float(log_nfe_N[nearest]) - wanted) < 0.01:
+    log_target = math.log(nfe)
+    nearest = int((log_nfe_N - log_target).abs().argmin())
+    if abs(float(log_nfe_N[nearest]) - log_target) < 0.01:
         return value_ND[nearest]
-    above = int((log_nfe_N > wanted).int().argmax())
-    if wanted < float(log_nfe_N[0]) or wanted > float(log_nfe_N[-1]):
+    above = int((log_nfe_N > log_target).int().argmax())
+    if log_target < float(log_nfe_N[0]) or log_target > float(log_nfe_N[-1]):
         return torch.full_like(value_ND[0], torch.nan)
-    share = (wanted - log_nfe_N[above - 1]) / (log_nfe_N[above] - log_nfe_N[above - 1])
+    share = (log_target - log_nfe_N[above - 1]) / (log_nfe_N[above] - log_nfe_N[above - 1])
     return value_ND[above - 1] + share * (value_ND[above] - value_ND[above - 1])

@@ -117,11 +117,11 @@ class Study:
             raise UserError("bounds alone and no bounds leave nothing to do: take one of the two")
         if self.only_bounds and (self.judge is not None or self.mauve or self.data is None):
             raise UserError("bounds alone need held-out text (--data) and no judge: leave --judge and --mauve out")
-        for name, asked, needed in (
+        for name, given, needed in (
             ("split", self.split is not None, "data"),
             ("wrap", self.wrap, "data"),
             ("judge_dtype", self.judge_dtype != "fp32", "judge"),
             ("protocol", self.protocol != "mdlm", "judge"),
         ):
-            if asked and getattr(self, needed) is None:
+            if given and getattr(self, needed) is None:
                 raise UserError(f"--{name} says how {needed} is read, and there is none: give --{needed} as well")

@@ -52,7 +52,7 @@ def new_head(base: Checkpoint, name: str, seed: int, shape: Mapping[str, Any]) -
         return ChainHead(config)
 
 
-def trained_on(law: Chain, name: str, shape: Mapping[str, Any]) -> ChainHead:
+def head_to_go_on_from(law: Chain, name: str, shape: Mapping[str, Any]) -> ChainHead:
     """A copy of the head that a model has, to go on from."""
     if shape:
         raise UserError(f"{name} has a head, which is trained on as it is: leave out {next(iter(shape))}, or give the "
@@ -68,7 +68,7 @@ def train_chain(
     """A model with a chain that was trained beside it: a new one, or the one that it has (not one that it names)."""
     facts: dict[str, Any] = {"source": name}
     if isinstance(base.step_law, Chain) and not base.step_law.named:
-        head = trained_on(base.step_law, name, shape)
+        head = head_to_go_on_from(base.step_law, name, shape)
         facts["head"] = weights_hash(head)
         base = dataclasses.replace(base, step_law=Factorised())
     else:
@@ -79,7 +79,7 @@ def train_chain(
     assert isinstance(trained, ChainHead)
     if "chain" not in made.provenance:  # a finished run has it
         with joined(trainer.device) as ranks:
-            facts = about(with_head(base, trained, {}, "the chain"), loader, objective, ranks)
+            facts = measure_plans(with_head(base, trained, {}, "the chain"), loader, objective, ranks)
             made = dataclasses.replace(made, provenance={**made.provenance, "chain": facts})
             if trainer.out is not None:
                 folder, raw = Path(trainer.out) / "checkpoint", dict(head.named_parameters())
@@ -87,7 +87,7 @@ def train_chain(
     return with_head(base, trained, made.provenance, "the chain")
 
 
-def about(chained: Checkpoint, loader: Loader, objective: Chaining, ranks: Ranks) -> dict[str, Any]:
+def measure_plans(chained: Checkpoint, loader: Loader, objective: Chaining, ranks: Ranks) -> dict[str, Any]:
     """What the head was trained on, and the N-step NELBO in nats a token on held-out text: [with the head, without].
 
     Of the plans that it was trained on, the usual ones and `iid`, the published one, in 4 and 8 steps; on a GPU, where
@@ -101,21 +101,21 @@ def about(chained: Checkpoint, loader: Loader, objective: Chaining, ranks: Ranks
     ready = make_ready(chained.model, ranks.device)
     names = sorted(locked_plans() if gpu else {*objective.plans, *USUAL_PLANS, "iid"})
     counts = objective.steps if gpu else [N for N in COUNTS if N in objective.steps] or objective.steps[:1]
-    found: dict[str, dict[str, list[float]]] = {}
+    measured: dict[str, dict[str, list[float]]] = {}
     for name in names[ranks.rank :: ranks.world]:
-        found[name] = {}
+        measured[name] = {}
         for steps in counts:
-            both = _Both(chained.step_law)
+            both = _WithAndWithoutHead(chained.step_law)
             how = locked_plan(name), make_grid("rank", steps), chained.process.schedule
             nats = teacher_force(ready, x_TL, *how, step_law=both, rows=rows).nats_T.mean()
-            found[name][str(steps)] = [float(nats), -both.without / x_TL.numel()]
-    for other in ranks.gather(found):
-        found |= other
-    return {"plans": list(objective.plans), "steps": list(objective.steps), "texts": len(x_TL), "measured": found,
+            measured[name][str(steps)] = [float(nats), -both.without / x_TL.numel()]
+    for other in ranks.gather(measured):
+        measured |= other
+    return {"plans": list(objective.plans), "steps": list(objective.steps), "texts": len(x_TL), "measured": measured,
             "measured_in": round(time.perf_counter() - began, 1)}  # fmt: skip
 
 
-class _Both:
+class _WithAndWithoutHead:
     """A law that also sums what the factorised one says, so that the body runs once for both."""
 
     name: ClassVar[str] = "both"

@@ -36,7 +36,7 @@ Own = Callable[..., Scorer]  # (student, first=the first batch)
 
 
 @dataclass(frozen=True)
-class Likelihood:
+class HeldOutScore:
     """Nats per token on held-out text: the mean over sequences and its standard error."""
 
     kind: str  # "elbo", "nelbo": upper bounds on the negative log-likelihood; "nll": the thing itself
@@ -61,7 +61,7 @@ def with_stderr(value: float, stderr: float | None, digits: int = 4) -> str:
 def likelihood(
     student: Denoiser, data: Data, *, sequences: int, micro_batch: int, process: Process | None, ranks: Ranks,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext, own: Own | None = None,
-) -> Likelihood:  # fmt: skip
+) -> HeldOutScore:  # fmt: skip
     """Evaluate a student (in eval mode) on `sequences` blocks evenly spaced over the loader's split; `own` is the
     scorer of an objective that has one.
 
@@ -83,7 +83,7 @@ def likelihood(
     values_T = ranks.sum(values_T).cpu().double()
     stderr = float(values_T.std()) / math.sqrt(total) if total > 1 else None
     kind = "nelbo" if own else "nll" if process is None else "elbo"
-    return Likelihood(kind, float(values_T.mean()), stderr, total)
+    return HeldOutScore(kind, float(values_T.mean()), stderr, total)
 
 
 def _scorer(student: Denoiser, *, process: Process | None, first: Batch) -> Scorer:

@@ -14,9 +14,8 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -29,10 +28,10 @@ from unmask.training.state import load_state, save_state
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A nested config as one level of dotted names."""
-    found: dict[str, Any] = {}
+    items: dict[str, Any] = {}
     for key, item in value.items():
-        found |= flat(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item}
-    return found
+        items |= flat(item, f"{prefix}{key}.") if isinstance(item, Mapping) else {f"{prefix}{key}": item}
+    return items
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: set[str]) -> list[str]:
@@ -43,16 +42,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: set[str]) 
     return [f"{name} {was} -> {now}" for name, (was, now) in pairs.items() if was != now and name not in free]
 
 
-@dataclass(frozen=True)
-class Found:
-    """What lies in a run's folder: the step of its newest state (0 for none), how many steps it was to have, its last
-    session, and whether its checkpoint is that of the last step.
-    """
+class Claimed(NamedTuple):
+    """What lies in a run's folder."""
 
-    step: int
-    steps: int
-    session: dict[str, Any] | None
-    finished: bool
+    step: int  # of its newest state, 0 for none
+    steps: int  # how many it was to have
+    session: dict[str, Any]  # the last one
+    finished: bool  # whether its checkpoint is that of the last step
 
 
 class RunFolder:
@@ -75,11 +71,11 @@ class RunFolder:
         busy = f"another process is at work on {self.path}: wait for it, or name another --out"
         stack.enter_context(locked(self.path, busy))
 
-    def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> Found:
+    def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> Claimed:
         """Recognise the folder, of a run of so many steps: refuse a changed config, clear what a kill left behind."""
-        return Found(**self.ranks.on_first(lambda: asdict(self._claim(config, session, free, steps))))
+        return Claimed(*self.ranks.on_first(lambda: self._claim(config, session, free, steps)))
 
-    def _claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> Found:
+    def _claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> Claimed:
         claim_folder(self.path, "run")
         about, states = self.path / "run.json", self.path / "state"
         sessions: list[dict[str, Any]] = []
@@ -98,12 +94,12 @@ class RunFolder:
             states.mkdir(exist_ok=True)
             for folder in (self.path, states, self.path / "rounds"):
                 sweep(folder)
-        step, exported = max(self.states(), default=0), self._exported_step()
+        step, exported = self.newest, self._exported_step()
         if exported > 0 and step == 0 and exported != steps:
             raise UserError(f"{self.path} holds the checkpoint of step {exported} and no training state to go on from: "
                             "name another --out, or remove it to start again")  # fmt: skip
         write_json(about, {"config": config, "sessions": [*sessions, {"step": step, **session}]})
-        return Found(step, before, sessions[-1] if sessions else None, exported == steps)
+        return Claimed(step, before, sessions[-1] if sessions else {}, exported == steps)
 
     def _anything_kept(self) -> bool:
         """Whether there are weights of this run on disk, whole or not."""
@@ -121,8 +117,12 @@ class RunFolder:
         paths = (self.path / "state").glob("step-*")
         return {int(path.name[5:]): path for path in sorted(paths) if re.fullmatch(r"step-\d+", path.name)}
 
+    @property
+    def newest(self) -> int:
+        """The step of the newest state; 0 where there is none."""
+        return max(self.states(), default=0)
+
     def round(self, number: int) -> Path:
-        """Where the student of a round lies."""
         return self.path / "rounds" / str(number)
 
     def load_round(self, number: int, weights: Literal["raw", "ema"]) -> Checkpoint:
@@ -141,7 +141,6 @@ class RunFolder:
                 _remove(self.states()[old])
 
     def restore(self, step: int, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Fill the tensors from the state of a step; returns its facts."""
         return load_state(self.states()[step], tensors, self.ranks, self.cure(step))
 
     def cure(self, step: int) -> str:

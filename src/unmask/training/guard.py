@@ -83,12 +83,12 @@ class Guard:
         """The bounds that are crossed, each in words. A NaN crosses."""
         bounds, drop = self.bounds, first["entropy"] - seen["entropy"]
         gain, drift = seen["repeated"] - first["repeated"], seen["elbo"] - first["elbo"]
-        found = {
+        changes = {
             "entropy_drop": (drop, f"sample entropy {seen['entropy']:.3f} nats is {drop:.3f} below the teacher's"),
             "repetition_rise": (gain, f"{seen['repeated']:.3f} of n-grams repeat, {gain:.3f} more than the teacher's"),
             "elbo_rise": (drift, f"ELBO {seen['elbo']:.3f} nats/token is {drift:.3f} above the teacher's"),
         }
-        crossed = {name: text for name, (value, text) in found.items() if not value <= getattr(bounds, name)}
+        crossed = {name: text for name, (value, text) in changes.items() if not value <= getattr(bounds, name)}
         if not tau_product >= bounds.least_tau_product:
             crossed["least_tau_product"] = f"the product of tau is {tau_product:.3f}"
         return {name: f"{text} ({name} {getattr(bounds, name):g})" for name, text in crossed.items()}
@@ -103,7 +103,6 @@ class Guard:
         return {"first": self._first, "crossed": sorted(self._crossed_before)}
 
     def restore(self, saved: dict[str, Any] | None) -> None:
-        """Go on from a saved state."""
         if saved is None:
             raise UserError("this run began without a guard, which has no teacher's numbers: go on with --guard off")
         self._first, self._crossed_before = saved["first"], set(saved["crossed"])

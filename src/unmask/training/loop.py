@@ -34,7 +34,7 @@ from unmask.models.denoiser import is_causal
 from unmask.models.family import family_of, plain
 from unmask.objectives.base import IDENTITY, REGIONS, LossOutput, Objective
 from unmask.processes import Masked, Process
-from unmask.training.evaluate import Likelihood, half_masked, likelihood
+from unmask.training.evaluate import HeldOutScore, half_masked, likelihood
 from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard, Look
 from unmask.training.metrics import BEHIND, Arrivals, MetricsLog, Window
@@ -64,7 +64,7 @@ class Run:
             compile_loss()
         self.watch, self.attention = LossWatch(), AttentionWatch(data.length)
         self.window, self.arrivals = Window(), Arrivals()
-        self.score: Likelihood | None = None
+        self.score: HeldOutScore | None = None
         self.clock, self.tokens = Stopwatch(), 0  # of training since the last line of metrics, in this session
         self.total_seconds = 0.0  # of training over all sessions
         self.share = trainer.batch // ranks.world
@@ -77,7 +77,6 @@ class Run:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def go(self, start: int) -> Checkpoint:
-        """Train from step `start` to the end."""
         trainer, ranks = self.trainer, self.ranks
         with ExitStack() as stack:
             if start:
@@ -141,7 +140,7 @@ class Run:
 
     def _leave(self, done: int) -> None:
         assert self.folder is not None, "nobody listens where nothing can be saved"
-        newest = max(self.folder.states(), default=0)
+        newest = self.folder.newest
         why = "" if newest == done else " (the loss was raised since)"
         saved = f"step {newest} of {self.trainer.steps} is saved{why}" if newest else "no step is saved"
         raise self.stop.left(f"{saved} in {self.folder.path}: the same command goes on")
@@ -176,8 +175,8 @@ class Run:
                 loss.backward()
             sums = terms if sums is None else sums + terms
         assert sums is not None
-        asked = sums.new_full((1,), float(self.stop.signal is not None))
-        return self.ranks.sum(torch.cat([sums, asked]))
+        stopping = sums.new_full((1,), float(self.stop.signal is not None))
+        return self.ranks.sum(torch.cat([sums, stopping]))
 
     def _forward(self, student: nn.Module, *, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         noise = stream(self.trainer.seed, "noise", step)  # the same for every micro-batch and process
@@ -186,8 +185,8 @@ class Run:
 
     def _look_back(self, behind: int) -> None:
         """Take in the numbers of all steps but the newest `behind`; raises UserError for the first that went wrong."""
-        for step, (loss, norm, *sums, asked) in self.arrivals.take(behind):
-            self.stopping |= asked > 0
+        for step, (loss, norm, *sums, stopping) in self.arrivals.take(behind):
+            self.stopping |= stopping > 0
             if trouble := self.watch.trouble(loss, norm):
                 raise self._stopped(step, trouble)
             self.window.add([*sums, norm])
@@ -197,13 +196,11 @@ class Run:
         return learning_rate(step, peak=trainer.lr, warmup=trainer.warmup, decay=trainer.decay, steps=trainer.steps)
 
     def _stopped(self, step: int, trouble: str) -> UserError:
-        good = max(self.folder.states(), default=0) if self.folder else 0
-        if not good:
+        if self.folder is None or not self.folder.newest:
             return UserError(f"training stopped at step {step + 1}: {trouble}; nothing was saved yet: use a lower lr")
-        assert self.folder is not None
         return UserError(
             f"training stopped at step {step + 1}: {trouble}; the last good checkpoint is {self.folder.checkpoint} "
-            f"(step {good}), whole: start a new run from it (--from {self.folder.path}) with a lower lr"
+            f"(step {self.folder.newest}), whole: start a new run from it (--from {self.folder.path}) with a lower lr"
         )
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -274,16 +271,16 @@ class Run:
         """Entropy and largest logit of every block's attention, on a few held-out sequences, half masked."""
         z_BL = half_masked(held_out, model.mask_id if self._masks else None).to(self.ranks.device)
         with self._autocast():
-            found = list(enumerate(family_of(model).attention(model, z_BL) or ()))
-        entropies = {f"attention_entropy_{block}": entropy for block, (entropy, _) in found}
-        return entropies | {f"attention_logit_{block}": largest for block, (_, largest) in found}
+            blocks = list(enumerate(family_of(model).attention(model, z_BL) or ()))
+        entropies = {f"attention_entropy_{block}": entropy for block, (entropy, _) in blocks}
+        return entropies | {f"attention_logit_{block}": largest for block, (_, largest) in blocks}
 
     @property
     def _masks(self) -> bool:
         """Whether the network reads masks: only of those is it known how sharply they attend at half masked."""
         return not self.causal and self.student.model.mask_id is not None
 
-    def _look(self, score: Likelihood) -> Look:
+    def _look(self, score: HeldOutScore) -> Look:
         assert self.guard is not None
         student = Checkpoint(self.student.built("ema"), self._process, self.data.tokenizer, step_law=self._step_law)
         tau_product = self.rounds.tau_product if self.rounds else 1.0
@@ -292,7 +289,7 @@ class Run:
     def _act(self, guard: Guard, look: Look, done: int) -> None:
         """Warn of what is new, or stop."""
         if guard.action == "stop" and look.crossed:
-            good = max(self.folder.states(), default=0) if self.folder else 0
+            good = self.folder.newest if self.folder else 0
             saved = f"step {good} is saved" if good else "nothing was saved yet"
             raise UserError(
                 f"the guard stopped the run at step {done}: {'; '.join(look.crossed.values())}; {saved}: "
@@ -322,14 +319,13 @@ class Run:
         with reading(self.folder.states()[step], "the training state", self.folder.cure(step)):
             self.watch.restore(facts["watch"])
             self.window = Window(**facts["window"])
-            self.score = Likelihood(**facts["score"]) if facts["score"] else None
+            self.score = HeldOutScore(**facts["score"]) if facts["score"] else None
             self.total_seconds = float(facts["seconds"])
             self.attention.named = set(facts["attention"])
             if self.guard:
                 self.guard.restore(facts["guard"])
 
     def _export(self, done: int) -> Checkpoint:
-        """The run's checkpoint."""
         return self._checkpoint(done, self.folder.checkpoint if self.folder else None)
 
     def _checkpoint(self, done: int, path: Path | None) -> Checkpoint:

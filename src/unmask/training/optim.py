@@ -132,10 +132,10 @@ def moments(model: nn.Module, optimiser: torch.optim.AdamW) -> dict[str, Tensor]
 
     A fresh optimiser is given zeros, which is how AdamW starts, so that a saved state has a place to go.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, parameter in trainable(model).items():
         if isinstance(optimiser, Muon) and parameter in optimiser.taken:
-            found[f"m.{name}"] = optimiser.momentum(parameter)
+            tensors[f"m.{name}"] = optimiser.momentum(parameter)
             continue
         state = optimiser.state[parameter]
         if not state:
@@ -143,5 +143,5 @@ def moments(model: nn.Module, optimiser: torch.optim.AdamW) -> dict[str, Tensor]
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device if on_device else "cpu")
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
-        found |= {f"n.{name}": state["step"], f"m.{name}": state["exp_avg"], f"v.{name}": state["exp_avg_sq"]}
-    return found
+        tensors |= {f"n.{name}": state["step"], f"m.{name}": state["exp_avg"], f"v.{name}": state["exp_avg_sq"]}
+    return tensors

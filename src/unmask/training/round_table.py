@@ -43,30 +43,24 @@ def round_table(
         drawn = sample(checkpoint, samples, steps, **settings)
         texts = of_samples(drawn, checkpoint.tokenizer)
         entropy = Score.of(Ratio.mean(unigram_entropy(texts.rows)), "nats", {}, seed=seed)
-        judged = _brief(gen_ppl(texts, judge, protocol=PROTOCOL, seed=seed).ppl) if judge else None
-        numbers = {"nfe": drawn.record["nfe"], "entropy": _brief(entropy), "gen_ppl": judged, "elbo": elbo}
+        judged = gen_ppl(texts, judge, protocol=PROTOCOL, seed=seed).ppl.plain() if judge else None
+        numbers = {"nfe": drawn.record["nfe"], "entropy": entropy.plain(), "gen_ppl": judged, "elbo": elbo}
         return {"name": name, "temperature": temperature, **numbers, "round": about}
 
     rows, sharpest = [row("teacher", teacher, 1.0, _first_elbo(out), None)], 1.0
     for number, student in _students(out):
-        said = student.provenance
-        rows.append(row(f"round {number}", student, 1.0, said["score"], said["distillation"]))
-        sharpest = said["distillation"]["tau_product"]
+        about = student.provenance
+        rows.append(row(f"round {number}", student, 1.0, about["score"], about["distillation"]))
+        sharpest = about["distillation"]["tau_product"]
     if sharpest != 1:
         rows.insert(1, row("teacher", teacher, sharpest, None, None))
     with joined(device) as ranks:
         read_by = judge.record() | {"protocol": PROTOCOL} if judge else None
-        about = record(ranks.device, samples=samples, steps=steps, **how, seed=seed, judge=read_by)
-        ranks.on_first(lambda: write_json(out / "rounds.json", {**about, "rows": rows}))
-
-
-def _brief(score: Score) -> dict[str, Any]:
-    """A score without its long record, which is the same for all rows."""
-    return {name: getattr(score, name) for name in ("value", "count", "low", "high", "stderr", "unit")}
+        settings = record(ranks.device, samples=samples, steps=steps, **how, seed=seed, judge=read_by)
+        ranks.on_first(lambda: write_json(out / "rounds.json", {**settings, "rows": rows}))
 
 
 def _students(out: Path) -> Iterator[tuple[int, Checkpoint]]:
-    """The students of a run in the order of their rounds, loaded one at a time."""
     folders = {int(path.name): path for path in (out / "rounds").glob("*") if path.name.isdigit()}
     for number in sorted(folders):
         yield number, load(folders[number])
@@ -75,7 +69,7 @@ def _students(out: Path) -> Iterator[tuple[int, Checkpoint]]:
 def _first_elbo(out: Path) -> dict[str, Any] | None:
     """The evaluation of step 0, when the student was still its teacher."""
     for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        said = json.loads(line)
-        if said["step"] == 0 and "elbo" in said:
-            return {"kind": "elbo", "nats": said["elbo"], "stderr": said["elbo_stderr"], "sequences": said["sequences"]}
+        row = json.loads(line)
+        if row["step"] == 0 and "elbo" in row:
+            return {"kind": "elbo", "nats": row["elbo"], "stderr": row["elbo_stderr"], "sequences": row["sequences"]}
     return None

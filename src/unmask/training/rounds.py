@@ -34,9 +34,9 @@ NO_GAP = 2.0**-64  # delta of a method without one: it doubles like any, and mor
 def takes(name: str) -> set[str]:
     """The settings of a method that a user may give; what it has no use for is refused."""
     kind = method_named(name)
-    found = settings_of(kind)
-    found |= {"tau_drop"} if issubclass(kind, Distillation) else set()
-    return found | ({"snapshot"} if "delta" in found else set())
+    settings = settings_of(kind)
+    settings |= {"tau_drop"} if issubclass(kind, Distillation) else set()
+    return settings | ({"snapshot"} if "delta" in settings else set())
 
 
 @dataclass(eq=False)
@@ -100,7 +100,6 @@ class Rounds:
 
     @property
     def steps(self) -> int:
-        """Optimiser steps of all rounds."""
         return self.curriculum.rounds * self.round_steps
 
     def round_of(self, step: int) -> int:
@@ -134,7 +133,6 @@ class Rounds:
         return self.curriculum.tau_product(self.round)
 
     def numbers(self) -> dict[str, float]:
-        """Where it is, as numbers for a log."""
         here = {"round": self.round, "delta": getattr(self.now, "delta", None), "tau": getattr(self.now, "tau", None)}
         return {name: value for name, value in here.items() if value is not None}
 

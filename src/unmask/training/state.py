@@ -41,7 +41,6 @@ class Rows:
 
 
 def rows_here(tensor: Tensor) -> Rows:
-    """The rows of a tensor that this process holds."""
     if not is_sharded(tensor):
         return Rows(tensor, 0, tensor.shape[0] if tensor.ndim else 1)
     shards: Any = tensor  # a DTensor

@@ -35,15 +35,15 @@ class Stop:
             yield self
             return
 
-        def asked(number: int, _frame: Any) -> None:
+        def handle(number: int, _frame: Any) -> None:
             if self.signal is None:
                 self.signal = number
                 os.write(2, SAVING)  # print might be in the middle of a line
             elif not among_others:
                 raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
-        heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, asked) for number in heard}
+        signals = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, handle) for number in signals}
         try:
             yield self
         finally:

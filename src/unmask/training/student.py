@@ -70,8 +70,8 @@ class Student:
 
     def trained(self, kind: Weights) -> dict[str, Tensor]:
         """The trained parameters, raw or averaged. All processes call this together."""
-        found: dict[str, Tensor] = self.ema.shadow if kind == "ema" else dict(trainable(self.model))
-        return {name: _gathered(tensor) for name, tensor in found.items()}
+        tensors: dict[str, Tensor] = self.ema.shadow if kind == "ema" else dict(trainable(self.model))
+        return {name: _gathered(tensor) for name, tensor in tensors.items()}
 
     def built(self, kind: Weights) -> Any:
         """The model by itself, in eval mode. It shares the run's tensors where they are whole: use it, or copy it,

@@ -136,9 +136,7 @@ class Trainer:
             loader = data if isinstance(data, Data) else Loader([ShardSet.open(data)], model.length, seed=self.seed)
             check_fit(self, model, objective, loader, ranks)
             check_watched(self, objective, guard)
-            held_out: Data | None = None
-            if self.eval_every:
-                held_out = loader.held_out()
+            held_out = loader.held_out() if self.eval_every else None
             config = self._config(model, objective, loader, facts or {})
             if self.out is None:
                 return Run(self, model, objective, loader, held_out, ranks, None, config, guard).go(0)
@@ -168,16 +166,15 @@ class Trainer:
         """The step to start from, and whether all are done. Says if this session computes otherwise than the last."""
         session = {"threads": torch.get_num_threads(), "processes": ranks.world, "torch": str(torch.__version__)}
         session |= {"device": device_name(ranks.device).split(",")[0], "micro_batch": self.micro_batch}
-        found = folder.claim(config, session, FREE, self.steps)
-        start, last = found.step, found.session or {}
+        start, steps, last, finished = folder.claim(config, session, FREE, self.steps)
         if start > self.steps:
             raise UserError(f"{folder.path} has already done {start} steps, and {self.steps} are asked for: give more "
                             "--steps (in a distillation --rounds), or another --out")  # fmt: skip
-        if start and found.steps != self.steps and self.decay != "constant":
-            longer = f"steps {found.steps} -> {self.steps}: the {self.decay} decay now ends at step {self.steps}"
+        if start and steps != self.steps and self.decay != "constant":
+            longer = f"steps {steps} -> {self.steps}: the {self.decay} decay now ends at step {self.steps}"
             note(f"{longer}; the weights will not be those of a run that was so long from the start", ranks.first)
         changed = [f"{name} {last[name]} -> {now}" for name, now in session.items() if last.get(name, now) != now]
         if start and changed:
             warning = "since the last session: the weights will not be bit for bit those of an undisturbed run"
             note(f"{', '.join(changed)} {warning}", ranks.first)
-        return start, found.finished
+        return start, finished

@@ -7,20 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from unmask.core.files import write_text
-from unmask.studies.report import plots
+from unmask.studies.report import plots, tables, timing
 from unmask.studies.report.figures import figures
-from unmask.studies.report.tables import (
-    Table,
-    diversity,
-    likelihood,
-    main_table,
-    path_gaps,
-    questions,
-    speed_ups,
-    two_by_two,
-    yardsticks,
-)  # fmt: skip
-from unmask.studies.report.timing import rival, speed, wall_clock
 from unmask.studies.report.words import facts, headline, meaning
 from unmask.studies.results import Cell, Results
 
@@ -33,13 +21,9 @@ def write_report(results: Results, folder: Path) -> Path:
     for figure in drawn:
         write_text(folder / "figures" / f"{figure.name}.svg", plots.file_svg(figure))
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=lambda name: name == "report.html.j2",
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=lambda name: name == "report.html.j2",
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined,
+    )  # fmt: skip
     used = {name: getattr(results, name) for name in ("provenance", "settings", "judge", "models")}
     content: dict[str, Any] = {
         "results": results,
@@ -60,27 +44,25 @@ def write_report(results: Results, folder: Path) -> Path:
     return folder / "report.html"
 
 
-def _tables(results: Results) -> list[Table]:
-    """All that have rows."""
+def _tables(results: Results) -> list[tables.Table]:
     makers = (
-        main_table, rival, questions, speed_ups, two_by_two, likelihood, yardsticks, path_gaps, diversity, wall_clock,
-        speed,
+        tables.main_table, timing.rival, tables.questions, tables.speed_ups, tables.two_by_two, tables.likelihood,
+        tables.one_token_a_step, tables.path_gaps, tables.diversity, timing.wall_clock, timing.speed,
     )  # fmt: skip
-    made = [make(results) for make in makers]
-    return [table for table in made if table.rows]
+    return [table for table in (make(results) for make in makers) if table.rows]
 
 
 def _samples(results: Results) -> dict[str, list[Cell]]:
     """Cells whose texts are shown, under their headings: every model on the chosen plan at equal steps, then others."""
     plan, temperature = results.analysis["best_plan"], results.temperature
-    found = {f"{n} steps": results.where(plan=plan, steps=n, temperature=temperature) for n in results.steps}
+    cells_under = {f"{n} steps": results.where(plan=plan, steps=n, temperature=temperature) for n in results.steps}
     given = [cell for cell in results.cells if not cell.steps and results.models[cell.model]["role"] != "control"]
-    found["real text and other texts"] = given[:3]
-    with_texts = {heading: [cell for cell in cells if cell.samples] for heading, cells in found.items()}
+    cells_under["real text and other texts"] = given[:3]
+    with_texts = {heading: [cell for cell in cells if cell.samples] for heading, cells in cells_under.items()}
     return {heading: cells for heading, cells in with_texts.items() if cells}
 
 
-def _models(results: Results) -> Table:
+def _models(results: Results) -> tables.Table:
     rows = [[name, about["role"], str(about["sha256"] or "–")[:16]] for name, about in results.models.items()]
     note = "results.json beside this page holds every cell with its own record."
-    return Table("Provenance", ["model", "role", "sha256 of the weights"], rows, note)
+    return tables.Table("Provenance", ["model", "role", "sha256 of the weights"], rows, note)

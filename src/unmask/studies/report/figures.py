@@ -11,7 +11,6 @@ _GIVEN = {"real": "*", "control": "X", "ar": "D"}
 
 
 def figures(results: Results) -> list[Figure]:
-    """All that the results can show."""
     made = [frontier(results), against_nfe(results)]
     return [figure for figure in made if figure is not None]
 
@@ -77,21 +76,19 @@ def against_nfe(results: Results) -> Figure | None:
     """NELBO, the judge's nats and own entropy against NFE for every model, at the headline's temperature."""
     hot = [cell for cell in results.where(temperature=results.temperature) if cell.steps]
     shown: dict[tuple[str, str], list[tuple[Cell | Bound, Json]]] = {
-        ("N-step NELBO on held-out text", "nats/token"): [
-            (bound, bound.scores["per_token"]) for bound in results.bounds if bound.plan
-        ],
+        ("N-step NELBO on held-out text", "nats/token"):
+            [(bound, bound.scores["per_token"]) for bound in results.bounds if bound.plan],
         ("Judge", "nats/byte"): [(cell, cell.scores["judge_nll"]) for cell in hot if cell.comparable],
-        ("Own entropy", "nats/byte"): [
-            (cell, cell.scores["sampler_entropy"]) for cell in hot if "sampler_entropy" in cell.scores
-        ],
-    }
+        ("Own entropy", "nats/byte"):
+            [(cell, cell.scores["sampler_entropy"]) for cell in hot if "sampler_entropy" in cell.scores],
+    }  # fmt: skip
     panels = []
     for (title, unit), scored in shown.items():
         lines: dict[tuple[str, str | None], list[Point]] = {}
-        for entry, said in scored:
+        for entry, score in scored:
             if entry.nfe:
-                says = f"{entry.model}, {entry.plan}, NFE {entry.nfe:.1f}: {said['value']:.4g} {limits(said)}"
-                point = Point(entry.nfe, said["value"], says, said["low"], said["high"])
+                says = f"{entry.model}, {entry.plan}, NFE {entry.nfe:.1f}: {score['value']:.4g} {limits(score)}"
+                point = Point(entry.nfe, score["value"], says, score["low"], score["high"])
                 lines.setdefault((entry.model, entry.plan), []).append(point)
         if lines:
             series = [_series(results, *path, sorted(points, key=lambda p: p.x)) for path, points in lines.items()]

@@ -160,7 +160,6 @@ def _limits(numbers: Sequence[float], log: bool = False) -> tuple[float, float]:
 
 
 def _ticks(axis: Any, log: bool = False) -> None:
-    """About five round numbers, or doublings."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
     axis.set_major_locator(LogLocator(base=2) if log else MaxNLocator(5))

@@ -5,12 +5,14 @@ A line break inside a text puts what follows beneath, in small print.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from unmask.studies.analysis import contenders, credited
 from unmask.studies.results import Cell, Json, Results
 
 UNKNOWN = "not determined"
+NONE = "–"  # nothing was measured, or it was not bracketed
 SIGNS = {"=": "", ">": "more than ", "<": "less than "}
 
 
@@ -26,6 +28,15 @@ class Table:
     controls: frozenset[int] = frozenset()
 
 
+def with_numbers(rows: Iterable[list[str]]) -> list[list[str]]:
+    """Of rows that begin with their name those that have a number."""
+    return [row for row in rows if any(text != NONE for text in row[1:])]
+
+
+def head_of(results: Results, first: str) -> list[str]:
+    return [first, *(f"{steps} steps" for steps in results.steps)]
+
+
 def questions(results: Results) -> Table:
     """Right answers to the questions that were asked, beside what they cost."""
     rows = []
@@ -34,9 +45,9 @@ def questions(results: Results) -> Table:
         right, cost = f"{row['exact_match']:.1%}{error}", f"{row['tokens_a_forward']:.2f}"
         rows.append([row["model"], row["way"], right, cost, f"{row['seconds_an_answer']:.2f}"])
     head = ["model", "in", "right", "tokens a forward", "seconds an answer"]
-    asked = results.questions[0]["questions"] if results.questions else 0
+    count = results.questions[0]["questions"] if results.questions else 0
     note = "± is a standard error over the questions; seconds are of this machine and batch."
-    return Table(f"{asked} questions, exact match of the number after ####", head, rows, note)
+    return Table(f"{count} questions, exact match of the number after ####", head, rows, note)
 
 
 def main_table(results: Results) -> Table:
@@ -76,27 +87,27 @@ def main_table(results: Results) -> Table:
 def _nats(cell: Cell | None) -> str:
     """Of texts that nobody drew the entropy of the words within a text, since they have none of their own."""
     if cell is None:
-        return "–"
+        return NONE
     own, nats, ppl = cell.value("sampler_entropy"), cell.value("judge_nll"), cell.value("gen_ppl")
-    said = [] if nats is None else [f"{nats:.3f}"]
-    said += [f"words {cell.value('entropy'):.3f}" if own is None else f"own {own:.3f}"]
-    return "\n".join(said + ([] if ppl is None else [f"PPL {ppl:.1f}"]))
+    lines = [] if nats is None else [f"{nats:.3f}"]
+    lines += [f"words {cell.value('entropy'):.3f}" if own is None else f"own {own:.3f}"]
+    return "\n".join(lines + ([] if ppl is None else [f"PPL {ppl:.1f}"]))
 
 
 def speed_ups(results: Results) -> Table:
     """Speed-up at equal own entropy and the gaps, always against the teacher on the same plan."""
-    found = results.analysis["comparisons"]
+    comparisons = results.analysis["comparisons"]
     kinds = {"temperature": "gap to the teacher at a temperature", "top_p": "gap to its top-p"}
-    kinds = {kind: words for kind, words in kinds.items() if any(kind in entry["gap_to"] for entry in found)}
+    kinds = {kind: words for kind, words in kinds.items() if any(kind in entry["gap_to"] for entry in comparisons)}
     rows = [
         [
             f"{entry['model']}\n{entry['plan']}, {entry['steps']} steps\nNFE {entry['nfe']:.1f}",
             _speed_up(entry),
             *(interval(entry["gap_to"].get(kind), signed=True) for kind in kinds),
             f"{entry['entropy']:.3f}",
-            *(_beside(entry["alike"][score]) for score in ("self_bleu", "repeated_4")),
+            *(_both(entry["alike"][score]) for score in ("self_bleu", "repeated_4")),
         ]
-        for entry in found
+        for entry in comparisons
     ]
     note = (
         "Against the undistilled teacher on the same plan, with its temperature, or its top-p, set to the student's "
@@ -110,75 +121,74 @@ def speed_ups(results: Results) -> Table:
     return Table("Speed-up at equal own entropy", head, rows, note, wordy=frozenset({1}))
 
 
-def _beside(said: Json | None) -> str:
-    return "{student[value]:.3f}\nteacher {teacher[value]:.3f}".format(**said) if said else "–"
+def _both(scores: Json | None) -> str:
+    return "{student[value]:.3f}\nteacher {teacher[value]:.3f}".format(**scores) if scores else NONE
 
 
 def _speed_up(entry: Json) -> str:
-    found = entry["speed_up"]
-    if found["value"] is None:
+    speed_up = entry["speed_up"]
+    if speed_up["value"] is None:
         return "not bracketed: the teacher has this entropy nowhere"
-    value = f"{SIGNS[found['relation']]}{found['value']:.2f}x"
+    value = f"{SIGNS[speed_up['relation']]}{speed_up['value']:.2f}x"
     if credited(entry):
-        return f"{value} faster\n{limits(found, digits=2)}"
-    if found["faster"]:
+        return f"{value} faster\n{limits(speed_up, digits=2)}"
+    if speed_up["faster"]:
         return "not credited: its texts look wrong"
-    return f"no speed-up shown\n{value}, interval {limits(found, digits=2)}"
+    return f"no speed-up shown\n{value}, interval {limits(speed_up, digits=2)}"
 
 
-def interval(said: Json | None, signed: bool = False, digits: int = 3) -> str:
+def _number(value: float, signed: bool, digits: int) -> str:
+    return f"{value:{'+' if signed else ''}.{digits}f}"
+
+
+def interval(score: Json | None, signed: bool = False, digits: int = 3) -> str:
     """A value with its interval beneath."""
-    if said is None or said["value"] is None:
-        return "–"
-    ends = limits(said, signed, digits)
-    return f"{said['value']:{'+' if signed else ''}.{digits}f}\n{ends if ends != UNKNOWN else 'interval ' + UNKNOWN}"
+    if score is None or score["value"] is None:
+        return NONE
+    ends = limits(score, signed, digits)
+    return f"{_number(score['value'], signed, digits)}\n{ends if ends != UNKNOWN else 'interval ' + UNKNOWN}"
 
 
-def limits(said: Json, signed: bool = False, digits: int = 3) -> str:
+def limits(score: Json, signed: bool = False, digits: int = 3) -> str:
     """The interval alone; in words where it lacks an end."""
-    low, high = (None if said[e] is None else f"{said[e]:{'+' if signed else ''}.{digits}f}" for e in ("low", "high"))
+    low, high = (None if score[end] is None else _number(score[end], signed, digits) for end in ("low", "high"))
     if low is None:
         return UNKNOWN if high is None else f"below {high}"
     return f"above {low}" if high is None else f"[{low}, {high}]"
 
 
-def halved(said: Json | None, signed: bool = False, digits: int = 3) -> str:
+def halved(score: Json | None, signed: bool = False, digits: int = 3) -> str:
     """A value and half its interval, on one line; a single text has no interval."""
-    if said is None or said["value"] is None:
-        return "–"
-    value = f"{said['value']:{'+' if signed else ''}.{digits}f}"
-    if said["low"] is None or said["high"] is None:
-        return value
-    return f"{value} ± {(said['high'] - said['low']) / 2:.{digits}f}"
+    if score is None or score["value"] is None:
+        return NONE
+    half = "" if None in (score["low"], score["high"]) else f" ± {(score['high'] - score['low']) / 2:.{digits}f}"
+    return _number(score["value"], signed, digits) + half
 
 
 def two_by_two(results: Results) -> Table:
     """{teacher, student} x {base plan, chosen plan}: what the plan gives, what distillation gives."""
-    found = results.analysis
-    plans = list(dict.fromkeys(plan for plan in (found["base_plan"], found["best_plan"]) if plan))
-    bounds = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds}
+    analysis = results.analysis
+    plans = list(dict.fromkeys(plan for plan in (analysis["base_plan"], analysis["best_plan"]) if plan))
 
     def corner(model: str, plan: str, steps: int) -> str:
         cell = results.one(model=model, plan=plan, steps=steps, temperature=results.temperature)
         if cell is None:
-            return "–"
-        bound = bounds.get((model, plan, steps))
-        said = [
+            return NONE
+        bound = results.bound(model, plan, steps)
+        scores = (
             ("judge", cell.scores.get("judge_nll"), 3),
             ("own entropy", cell.scores.get("sampler_entropy"), 3),
             ("NELBO", bound and bound.scores["per_token"], 3),
             ("R", cell.scores.get("path_gap"), 4),
-        ]
-        return "\n".join(f"{name} {halved(score, digits=digits)}" for name, score, digits in said if score)
+        )
+        return "\n".join(f"{name} {halved(score, digits=digits)}" for name, score, digits in scores if score)
 
-    rows = [
+    rows = with_numbers(
         [f"{model}\n{steps} steps", *(corner(model, plan, steps) for plan in plans)]
-        for name in (contenders(results) if found["teacher"] else [])
-        for steps in results.steps
-        for model in (found["teacher"], name)
-    ]
-    rows = [row for row in rows if set(row[1:]) != {"–"}]
-    head = ["", *(f"{plan}{' (chosen)' if plan == found['best_plan'] else ''}" for plan in plans)]
+        for name in (contenders(results) if analysis["teacher"] else [])
+        for steps in results.steps for model in (analysis["teacher"], name)
+    )  # fmt: skip
+    head = ["", *(f"{plan}{' (chosen)' if plan == analysis['best_plan'] else ''}" for plan in plans)]
     note = (
         "Down a column is what distillation gives, along a row what the plan gives; ± is half the 95% interval. The "
         "plan is chosen by the teacher's own scores, without looking at a student."
@@ -188,25 +198,24 @@ def two_by_two(results: Results) -> Table:
 
 def likelihood(results: Results) -> Table:
     """N-step NELBO in nats per token (per byte beneath), the ELBO in the last columns."""
-    by_key = {(bound.model, bound.plan, bound.steps): bound for bound in results.bounds}
     less = {(d["model"], d["plan"], d["steps"]): d for d in results.analysis["likelihood"]}
 
-    def said(model: str, plan: str, steps: int) -> str:
-        bound, difference = by_key.get((model, plan, steps)), less.get((model, plan, steps))
+    def text_of(model: str, plan: str, steps: int) -> str:
+        bound, difference = results.bound(model, plan, steps), less.get((model, plan, steps))
         if bound is None:
-            return "–"
+            return NONE
         text = f"{halved(bound.scores['per_token'])}\n{bound.scores['per_byte']['value']:.3f} per byte"
         return text + (f"\n{halved(difference, signed=True)} to teacher" if difference else "")
 
     rows = []
     for model in dict.fromkeys(bound.model for bound in results.bounds):
-        usual = by_key.get((model, None, None))
+        usual = results.bound(model, None, None)
         scores = usual.scores if usual else {}
-        elbo = f"{scores['per_token']['value']:.3f}\nPPL {scores['perplexity']['value']:.1f}" if scores else "–"
-        found = {plan: [said(model, plan, steps) for steps in results.steps] for plan in results.plans}
-        rows += [[f"{model}\n{plan}", *texts, elbo] for plan, texts in found.items() if set(texts) != {"–"}]
+        elbo = f"{scores['per_token']['value']:.3f}\nPPL {scores['perplexity']['value']:.1f}" if scores else NONE
+        on_plans = ([f"{model}\n{plan}", *(text_of(model, plan, n) for n in results.steps)] for plan in results.plans)
+        rows += [[*row, elbo] for row in with_numbers(on_plans)]
         if results.models[model]["role"] == "ar":
-            rows.append([f"{model}\nexact", *("–" for _ in results.steps), elbo])
+            rows.append([f"{model}\nexact", *(NONE for _ in results.steps), elbo])
     note = (
         "A bound on the sampler's own negative log-likelihood of held-out text: no judge to please. Lower is better. "
         "± is half the 95% bootstrap interval over texts; differences to the teacher are paired text by text. A causal "
@@ -215,35 +224,37 @@ def likelihood(results: Results) -> Table:
     return Table("N-step NELBO, ± half the 95% interval", [*head_of(results, "nats/token"), "ELBO"], rows, note)
 
 
-def yardsticks(results: Results) -> Table:
+def one_token_a_step(results: Results) -> Table:
     """What few steps lose against one token a step, in random order and in the model's best order."""
-    found = results.analysis["one_token_a_step"]
     rows = []
-    for yard in found:
-        less = {(one["plan"], one["steps"]): one for one in yard["less"] if one["model"] == yard["model"]}
-        where = f"{yard['model']}, {'in random order' if yard['order'] == 'random' else 'in its best order'}"
+    for whole in results.analysis["one_token_a_step"]:
+        less = {(one["plan"], one["steps"]): one for one in whole["less"] if one["model"] == whole["model"]}
+        order = "in random order" if whole["order"] == "random" else "in its best order"
+        against = f"less {whole['model']}, {order} ({whole['plan']}, {whole['nats']:.3f})"
         for plan in results.plans:
-            texts = [halved(less.get((plan, steps)), signed=True) for steps in results.steps]
-            if set(texts) != {"–"}:
-                rows.append([f"{plan}\nless {where} ({yard['plan']}, {yard['nats']:.3f})", *texts])
+            texts = (halved(less.get((plan, steps)), signed=True) for steps in results.steps)
+            rows.append([f"{plan}\n{against}", *texts])
     note = (
         "N-step NELBO less that of one token a step, nats a token, paired over texts. Some orders are better for a "
-        "model than a random one, so both yardsticks stand here: the best order is the best of those that were run."
+        "model than a random one, so both stand here: the best order is the best of those that were run."
     )
-    return Table("What few steps lose against one token a step", head_of(results, "plan"), rows, note)
+    title = "What few steps lose against one token a step"
+    return Table(title, head_of(results, "plan"), with_numbers(rows), note)
 
 
 def path_gaps(results: Results) -> Table:
     """R at the headline's temperature, and at the one chosen for the least R."""
     least = {(g["model"], g["plan"], g["steps"]): g for g in results.analysis["least_gap"]}
 
-    def said(model: str, plan: str, steps: int) -> str:
+    def text_of(model: str, plan: str, steps: int) -> str:
         cell = results.one(model=model, plan=plan, steps=steps, temperature=results.temperature)
         best = least.get((model, plan, steps))
-        return "–" if cell is None or best is None else interval(cell.scores.get("path_gap"), digits=4) + _least(best)
+        return NONE if cell is None or best is None else interval(cell.scores.get("path_gap"), digits=4) + _least(best)
 
-    found = {(m, plan): [said(m, plan, steps) for steps in results.steps] for m, plan, _ in least}
-    rows = [[f"{model}\n{plan}", *texts] for (model, plan), texts in found.items() if set(texts) != {"–"}]
+    names = dict.fromkeys((model, plan) for model, plan, _ in least)
+    rows = with_numbers(
+        [f"{model}\n{plan}", *(text_of(model, plan, n) for n in results.steps)] for model, plan in names
+    )
     note = (
         "E[log q - log p of the judge] in nats per byte: at least the sampler's KL divergence from the judge. In "
         "brackets a 95% bootstrap interval over texts. Beneath, R at the temperature where half of the texts find it "
@@ -277,13 +288,8 @@ def diversity(results: Results) -> Table:
 
     Metrics that a plug-in added stand here too.
     """
-    wanted = results.analysis["best_plan"], results.temperature
-    chosen = [
-        cell
-        for cell in results.cells
-        if cell.steps is None
-        or (cell.steps in results.steps and cell.top_p == 1 and (cell.plan, cell.temperature) == wanted)
-    ]
+    drawn = results.where(plan=results.analysis["best_plan"], temperature=results.temperature)
+    chosen = [cell for cell in results.cells if cell.steps is None or (cell in drawn and cell.steps in results.steps)]
     order = {"real": 0, "control": 1}
     chosen.sort(key=lambda cell: order.get(results.models[cell.model]["role"], 2))
     known = dict.fromkeys(name for cell in chosen for name in cell.scores)
@@ -293,7 +299,7 @@ def diversity(results: Results) -> Table:
     for cell in chosen:
         where = f"{cell.plan}, {cell.steps} steps" if cell.steps else f"T = {cell.temperature:g}" if cell.plan else ""
         values = [_score(cell, name) for name in columns]
-        rows.append([f"{cell.model}\n{where}".strip(), *values, "; ".join(cell.suspicions.values()) or "–"])
+        rows.append([f"{cell.model}\n{where}".strip(), *values, "; ".join(cell.suspicions.values()) or NONE])
     head = ["", *columns.values(), "what looks wrong"]
     note = (
         "Over the whole pool of texts, beside real text of the same size. MI is mutual information, less that of "
@@ -308,12 +314,7 @@ def diversity(results: Results) -> Table:
 def _score(cell: Cell, name: str) -> str:
     """A distance to real text with its interval, small ones with more digits; other scores alone."""
     if name not in cell.scores:
-        return "–"
+        return NONE
     if name in ("energy_distance", "gradient_1", "gradient_2"):
-        said = cell.scores[name]
-        return halved(said, digits=5 if name == "gradient_1" else 3)
+        return halved(cell.scores[name], digits=5 if name == "gradient_1" else 3)
     return f"{cell.value(name):.3f}"
-
-
-def head_of(results: Results, first: str) -> list[str]:
-    return [first, *(f"{steps} steps" for steps in results.steps)]

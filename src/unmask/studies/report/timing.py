@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from unmask.studies.analysis import contenders
-from unmask.studies.report.tables import Table, halved, head_of
+from unmask.studies.report.tables import NONE, Table, halved, head_of, with_numbers
 from unmask.studies.results import Cell, Results
 
 
 def rival(results: Results) -> Table:
     """The causal model beside masked ones on the chosen plan: likelihood, path gap, and seconds a text."""
-    plan, bounds = results.analysis["best_plan"], {(b.model, b.plan, b.steps): b for b in results.bounds}
-    hot = {"temperature": results.temperature}
-    causal = [(cell, bounds.get((name, None, None))) for name in results.named("ar")
-              for cell in results.where(model=name, **hot)]  # fmt: skip
-    names = [*results.named("teacher"), *contenders(results)]
-    masked = [(cell, bounds.get((name, plan, steps))) for name in names for steps in results.steps
-              for cell in results.where(model=name, plan=plan, steps=steps, **hot)]  # fmt: skip
+    plan, names = results.analysis["best_plan"], [*results.named("teacher"), *contenders(results)]
+    headline = results.where(temperature=results.temperature)
+    causal = [(cell, results.bound(cell.model, None, None)) for cell in headline if cell.model in results.named("ar")]
+    masked = [(cell, results.bound(name, plan, steps)) for name in names for steps in results.steps
+              for cell in headline if (cell.model, cell.plan, cell.steps) == (name, plan, steps)]  # fmt: skip
     batches = sorted({int(batch) for cell, _ in causal + masked for batch in cell.timed})
     rows = [
         [
             cell.model if cell.steps else f"{cell.model}\ncausal, with a cache",
             str(cell.steps or results.settings["length"]),
-            "–" if bound is None else f"{halved(bound.scores['per_byte'])}{'' if cell.steps else chr(10) + 'exact'}",
+            NONE if bound is None else halved(bound.scores["per_byte"]) + ("" if cell.steps else "\nexact"),
             *(halved(cell.scores.get(name)) for name in ("path_gap", "sampler_entropy")),
-            "–" if not cell.seconds else f"{cell.seconds / cell.n:.3g}",
-            *(f"{cell.timed[str(batch)]:.3g}" if str(batch) in cell.timed else "–" for batch in batches),
+            NONE if not cell.seconds else f"{cell.seconds / cell.n:.3g}",
+            *(f"{cell.timed[str(batch)]:.3g}" if str(batch) in cell.timed else NONE for batch in batches),
         ]
         for cell, bound in causal + masked
     ]
@@ -45,8 +43,8 @@ def wall_clock(results: Results) -> Table:
             f"{pair['seconds']:.3g} s",
             _pair(pair["ar_nats"], pair["ar_entropy"]),
             f"{pair['model']}\n{pair['plan']}",
-            "–" if pair["nfe"] is None else f"{pair['nfe']:.1f}",
-            "–" if pair["entropy"] is None else _pair(pair["nats"], pair["entropy"]),
+            NONE if pair["nfe"] is None else f"{pair['nfe']:.1f}",
+            NONE if pair["entropy"] is None else _pair(pair["nats"], pair["entropy"]),
             "" if pair["found"] == "=" else pair["found"],
         ]
         for pair in results.analysis["wall_clock"]
@@ -58,21 +56,19 @@ def wall_clock(results: Results) -> Table:
 
 
 def _pair(*values: float | None) -> str:
-    return "\n".join("–" if value is None else f"{value:.3f}" for value in values)
+    return "\n".join(NONE if value is None else f"{value:.3f}" for value in values)
 
 
 def speed(results: Results) -> Table:
-    """Tokens a second, as drawn here."""
     rows = []
     for name in [*results.named("teacher"), *contenders(results)]:
         for plan in results.plans:
             at = {"model": name, "plan": plan, "temperature": results.temperature}
-            rates = [_rate(results.one(steps=steps, **at)) for steps in results.steps]
-            if set(rates) != {"–"}:
-                rows.append([f"{name}\n{plan}", *rates])
+            rows.append([f"{name}\n{plan}", *(_rate(results.one(steps=steps, **at)) for steps in results.steps)])
+    rows = with_numbers(rows)
     for name in results.named("ar"):
         rate = _rate(results.one(model=name, temperature=results.temperature))
-        if rate != "–":
+        if rate != NONE:
             rows.append([f"{name}\ncausal, with a cache", rate, *("" for _ in results.steps[1:])])
     runs = results.provenance.get("merged") or [results.provenance]
     machines = dict.fromkeys(str(run.get("device", "this machine")) for run in runs)
@@ -83,5 +79,5 @@ def speed(results: Results) -> Table:
 def _rate(cell: Cell | None) -> str:
     rate = cell.tokens_per_second if cell else None
     if cell is None or rate is None:
-        return "–"
+        return NONE
     return f"{rate:,.0f}\n{1000 * (cell.seconds or 0) / cell.n:,.1f} ms"

@@ -11,8 +11,6 @@ from unmask.studies.results import Cell, Json, Results
 
 @dataclass(frozen=True)
 class Headline:
-    """The first thing a reader sees."""
-
     words: str
     ends: str  # the interval, or why there is none
     about: str = ""
@@ -32,25 +30,24 @@ def headline(results: Results) -> Headline:
     entry = results.analysis["headline"]
     if entry is None:
         return Headline("Measured, not compared", f"No speed-up is stated: {_why_none(results)}.")
-    found = entry["speed_up"]
+    speed_up = entry["speed_up"]
     about = (
         f"{entry['model']} in {entry['steps']} steps on the plan {entry['plan']} (own entropy {entry['entropy']:.3f} "
         f"nats a byte), against {results.analysis['teacher']} on the same plan {_set(entry)} to the same entropy"
     )
-    if found["value"] is None:
+    if speed_up["value"] is None:
         why = "No control of the teacher has the student's own entropy, and nothing is extrapolated."
         return Headline("Not bracketed", why, about)
-    sign, draws = SIGNS[found["relation"]], f"from {results.analysis['draws']:,} joint bootstrap draws"
-    ends = f"95% interval {limits(found, digits=2)} {draws}"
+    sign, draws = SIGNS[speed_up["relation"]], f"from {results.analysis['draws']:,} joint bootstrap draws"
+    ends = f"95% interval {limits(speed_up, digits=2)} {draws}"
     if credited(entry):
-        return Headline(f"{sign}{found['value']:.1f}× faster".capitalize(), ends, about, good=True)
-    if found["faster"]:
+        return Headline(f"{sign}{speed_up['value']:.1f}× faster".capitalize(), ends, about, good=True)
+    if speed_up["faster"]:
         return Headline("Not credited", f"Its texts look wrong: {'; '.join(entry['suspicions'])}.", about)
-    return Headline("No speed-up shown", f"{sign}{found['value']:.2f}×, {ends}", about)
+    return Headline("No speed-up shown", f"{sign}{speed_up['value']:.2f}×, {ends}", about)
 
 
 def _why_none(results: Results) -> str:
-    """Why nothing has a speed-up."""
     if results.judge is None:
         return "no judge was given"
     students = contenders(results)
@@ -64,56 +61,56 @@ def _why_none(results: Results) -> str:
 
 def facts(results: Results) -> list[tuple[str, str]]:
     """The numbers beneath the headline, each with what it is."""
-    entry, found = results.analysis["headline"], []
+    entry, numbers = results.analysis["headline"], []
     if entry is not None:
-        for name, said in entry["gap_to"].items():
-            text = interval(said, signed=True)
+        for name, gap in entry["gap_to"].items():
+            text = interval(gap, signed=True)
             what = f"nats a byte of the judge, to the teacher's {NAMES[name]}, at equal NFE and own entropy"
-            found.append(("not bracketed" if text == "–" else text, what))
+            numbers.append(("not bracketed" if text == "–" else text, what))
         if less := _likelihood_of(results, entry):
-            found.append((interval(less, signed=True), "nats a token of NELBO to the teacher, on held-out text"))
+            numbers.append((interval(less, signed=True), "nats a token of NELBO to the teacher, on held-out text"))
     if results.analysis["best_plan"]:
-        found.append((results.analysis["best_plan"], "plan chosen by the teacher's own scores"))
-    return found
+        numbers.append((results.analysis["best_plan"], "plan chosen by the teacher's own scores"))
+    return numbers
 
 
 def meaning(results: Results) -> list[str]:
     """The sentences of 'what this means'."""
     entry = results.analysis["headline"]
-    said = [] if entry is None else [_speed(results, entry), _gap(entry), *_alike(entry)]
-    said += [_plan(results)]
-    said += [] if entry is None else [_likelihood(results, entry)]
-    said += [_real(results), *_diversity(results)]
-    said += [] if entry is None else [_clock(results, entry)]
-    return [sentence for sentence in said if sentence] + list(results.notes)
+    sentences = [] if entry is None else [_speed(results, entry), _gap(entry), *_alike(entry)]
+    sentences += [_plan(results)]
+    sentences += [] if entry is None else [_likelihood(results, entry)]
+    sentences += [_real(results), *_diversity(results)]
+    sentences += [] if entry is None else [_clock(results, entry)]
+    return [sentence for sentence in sentences if sentence] + list(results.notes)
 
 
 def apart(one: Json, other: Json) -> bool:
     """Whether two intervals have nothing in common; without both ends of both nothing is known."""
-    if any(said[end] is None for said in (one, other) for end in ("low", "high")):
+    if any(score[end] is None for score in (one, other) for end in ("low", "high")):
         return False
     return bool(one["high"] < other["low"] or other["high"] < one["low"])
 
 
 def _speed(results: Results, entry: Json) -> str:
-    found, name, teacher = entry["speed_up"], entry["model"], results.analysis["teacher"]
+    speed_up, name, teacher = entry["speed_up"], entry["model"], results.analysis["teacher"]
     steps = f"{entry['steps']} steps"
-    if found["value"] is None:
+    if speed_up["value"] is None:
         return (
             f"In {steps} {name} has an own entropy of {entry['entropy']:.3f} nats a byte, which {teacher} has under "
             "none of the controls that were run: the two cannot be compared, and nothing is extrapolated."
         )
-    ends = limits(found, digits=2)
-    if entry["suspicions"] and (found["faster"] or _side(entry["gap"]) == "below"):
+    ends = limits(speed_up, digits=2)
+    if entry["suspicions"] and (speed_up["faster"] or _side(entry["gap"]) == "below"):
         return f"{name} in {steps} is not credited with a gain: {'; '.join(entry['suspicions'])}."
-    if found["faster"]:
-        same = f"{teacher} write at the same own entropy what {name} writes in {steps}"
+    if speed_up["faster"]:
+        same, n_star = f"{teacher} write at the same own entropy what {name} writes in {steps}", speed_up["n_star"] or 0
         there = {
-            "=": f"What {name} writes in {steps} takes {teacher} {found['n_star'] or 0:.0f} steps at its own entropy",
+            "=": f"What {name} writes in {steps} takes {teacher} {n_star:.0f} steps at its own entropy",
             "<": f"The fewest steps that were run already let {same}",
             ">": f"No number of steps that was run lets {same}",
-        }[found["relation"]]
-        times = f"{SIGNS[found['relation']]}{found['value']:.1f} times as many"
+        }[speed_up["relation"]]
+        times = f"{SIGNS[speed_up['relation']]}{speed_up['value']:.1f} times as many"
         return f"{there}: {times}, with 95% confidence {ends}."
     if _worse(entry):
         return (
@@ -163,29 +160,26 @@ def _side(less: Json) -> str:
 def _alike(entry: Json) -> list[str]:
     """Where equal entropy was not equal diversity."""
     words = {"self_bleu": "alike among themselves: self-BLEU", "repeated_4": "repetitive: repeated 4-grams"}
-    said = []
+    sentences = []
     for score, what in words.items():
-        found = entry["alike"][score]
-        if found and found["differ"]:
-            student, teacher = (found[who]["value"] for who in ("student", "teacher"))
+        scores = entry["alike"][score]
+        if scores and scores["differ"]:
+            student, teacher = (scores[who]["value"] for who in ("student", "teacher"))
             more = "more" if student > teacher else "less"
-            said.append(
-                f"At that entropy its texts are {more} {what} {student:.3f}, the teacher's in as many steps "
-                f"{teacher:.3f}."
-            )
-    return said
+            beside = f"the teacher's in as many steps {teacher:.3f}"
+            sentences.append(f"At that entropy its texts are {more} {what} {student:.3f}, {beside}.")
+    return sentences
 
 
 def _plan(results: Results) -> str:
     """What the plan alone gives the teacher, at the fewest steps."""
-    found = results.analysis
-    best, base, teacher = found["best_plan"], found["base_plan"], found["teacher"]
+    analysis = results.analysis
+    best, base, teacher = analysis["best_plan"], analysis["base_plan"], analysis["teacher"]
     if teacher is None or best == base:
         return ""
     steps = results.steps[0]
-    before, after = (
-        results.one(model=teacher, plan=plan, steps=steps, temperature=results.temperature) for plan in (base, best)
-    )
+    at = {"model": teacher, "steps": steps, "temperature": results.temperature}
+    before, after = (results.one(plan=plan, **at) for plan in (base, best))
     if before is None or after is None or not before.comparable or not after.comparable:
         return ""
     if not apart(before.scores["path_gap"], after.scores["path_gap"]):
@@ -200,31 +194,30 @@ def _plan(results: Results) -> str:
 
 
 def _gap_of(cell: Cell) -> str:
-    said = cell.scores["path_gap"]
-    return f"{said['value']:.3f} {limits(said)}"
+    gap = cell.scores["path_gap"]
+    return f"{gap['value']:.3f} {limits(gap)}"
 
 
 def _ppl(cell: Cell) -> str:
-    said = cell.scores["gen_ppl"]
-    return f"{said['value']:.1f} {limits(said, digits=1)}"
+    ppl = cell.scores["gen_ppl"]
+    return f"{ppl['value']:.1f} {limits(ppl, digits=1)}"
 
 
 def _likelihood_of(results: Results, entry: Json) -> Json | None:
-    """The difference in NELBO of the headline's cell."""
     names = ("model", "plan", "steps")
-    found = results.analysis["likelihood"]
-    return next((less for less in found if all(less[name] == entry[name] for name in names)), None)
+    differences = results.analysis["likelihood"]
+    return next((less for less in differences if all(less[name] == entry[name] for name in names)), None)
 
 
 def _likelihood(results: Results, entry: Json) -> str:
-    found = _likelihood_of(results, entry)
-    if found is None:
+    less = _likelihood_of(results, entry)
+    if less is None:
         return ""
     verdict = {"below": "is better than the teacher", "above": "is worse than the teacher"}
-    word = verdict.get(_side(found), "cannot be distinguished from the teacher")
+    word = verdict.get(_side(less), "cannot be distinguished from the teacher")
     return (
         f"As a model of real text (NELBO of {entry['steps']} steps, no judge) {entry['model']} {word}: "
-        f"{found['value']:+.3f} nats a token, 95% interval {limits(found, signed=True)}."
+        f"{less['value']:+.3f} nats a token, 95% interval {limits(less, signed=True)}."
     )
 
 
@@ -237,22 +230,19 @@ def _real(results: Results) -> str:
 
 def _diversity(results: Results) -> list[str]:
     """One sentence a model, with the first of its cells that looks wrong; and whether each control was caught."""
-    said = []
+    sentences = []
     for name, about in results.models.items():
-        cells = [
-            cell
-            for cell in results.where(model=name)
-            if not cell.steps or (cell.temperature == results.temperature and cell.steps in results.steps)
-        ]
+        cells = [cell for cell in results.where(model=name) if not cell.steps
+                 or (cell.temperature == results.temperature and cell.steps in results.steps)]  # fmt: skip
         wrong = [cell for cell in cells if cell.suspicions]
         if about["role"] == "control":
-            said += [_control(results, cell) for cell in cells]
+            sentences += [_control(results, cell) for cell in cells]
         elif wrong:
             steps = f", {wrong[0].steps} steps" if wrong[0].steps else ""
             first = f"first in ({wrong[0].plan}{steps}, T = {wrong[0].temperature:g})" if wrong[0].plan else ""
             where = f" in {len(wrong)} of {len(cells)} cells, {first}" if first else ""
-            said.append(f"{name} looks wrong across samples{where}: {'; '.join(wrong[0].suspicions.values())}.")
-    return said
+            sentences.append(f"{name} looks wrong across samples{where}: {'; '.join(wrong[0].suspicions.values())}.")
+    return sentences
 
 
 def _control(results: Results, cell: Cell) -> str:
@@ -261,9 +251,8 @@ def _control(results: Results, cell: Cell) -> str:
     scores = [name for name in ("gen_ppl", "entropy") if name in cell.scores and real and name in real.scores]
     alike = [name for name in scores if real and not apart(cell.scores[name], real.scores[name])]
     names = {"gen_ppl": "Gen PPL", "entropy": "entropy of words"}
-    passes = (
-        f" By {' and '.join(names[name] for name in alike)} it cannot be distinguished from real text." if alike else ""
-    )
+    by = " and ".join(names[name] for name in alike)
+    passes = f" By {by} it cannot be distinguished from real text." if alike else ""
     caught = "caught by" if cell.suspicions else "NOT caught (too few texts to tell) by"
     own = cell.value("sampler_entropy")
     narrow = "" if own is None else f" Its own entropy is {own:.3f} nats a byte."

@@ -29,8 +29,8 @@ from unmask.server.limits import ALTERNATIVES, Limits, bounded
 SEEDS = 2**63
 
 
-class Asked(BaseModel):
-    """The fields that every way of asking has. A wrong type is refused, and so is a field that nobody reads."""
+class TextRequest(BaseModel):
+    """The fields of every request for texts. A wrong type is refused, and so is a field that nobody reads."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -45,17 +45,17 @@ class Asked(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_left_out(cls, said: Any) -> Any:
-        if not isinstance(said, dict):
-            return said
+    def _null_is_left_out(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict):
+            return fields
         try:
-            json.dumps(said, ensure_ascii=False).encode()
+            json.dumps(fields, ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise ValueError("a text holds half of a character (a lone surrogate)") from None
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
-class TemplateAsked(Asked):
+class TemplateRequest(TextRequest):
     """What is given, and what is blank."""
 
     prompt: str | None = None
@@ -65,44 +65,38 @@ class TemplateAsked(Asked):
     seed: int = Field(0, ge=-SEEDS, lt=SEEDS)
 
 
-class DraftAsked(TemplateAsked):
+class DraftRequest(TemplateRequest):
     """One text, whose drafts are streamed."""
 
     index: int = Field(0, ge=0, lt=SEEDS)
     alternatives: int = Field(0, ge=0)
 
 
-def how_of(asked: Asked, checkpoint: Checkpoint, limits: Limits) -> How:
-    """The settings of `sample` that a request asks for.
-
-    Without a seed a fresh one is drawn, which the answer tells.
-    """
-    bounded("steps", asked.steps or 1, limits.max_steps)
-    plan = chosen_plan(asked.plan, asked.block_size, asked.threshold, block_of(checkpoint.model))
-    chosen, grid = plan_and_grid(checkpoint.process, plan, None, asked.steps)
+def how_of(body: TextRequest, checkpoint: Checkpoint, limits: Limits) -> How:
+    """The settings of `sample` that a request asks for. Without a seed a fresh one is drawn, which the answer tells."""
+    bounded("steps", body.steps or 1, limits.max_steps)
+    plan = chosen_plan(body.plan, body.block_size, body.threshold, block_of(checkpoint.model))
+    chosen, grid = plan_and_grid(checkpoint.process, plan, None, body.steps)
     bounded("steps", grid.steps, limits.max_steps)
-    seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
-    how = How(checkpoint, chosen, grid, Law(asked.temperature, asked.top_p), seed=seed)
+    seed = secrets.randbelow(2**31) if body.seed is None else body.seed
+    how = How(checkpoint, chosen, grid, Law(body.temperature, body.top_p), seed=seed)
     how.check()
     return how
 
 
 def longest(checkpoint: Checkpoint, limits: Limits) -> int:
-    """The most tokens of a text of this model."""
     return min(checkpoint.model.length, limits.max_length)
 
 
-def template_of(asked: TemplateAsked, checkpoint: Checkpoint, limits: Limits) -> Tensor:
+def template_of(body: TemplateRequest, checkpoint: Checkpoint, limits: Limits) -> Tensor:
     """What is given and what is blank, as `sample` has it."""
-    kinds = {"prompt": asked.prompt, "infill": asked.infill, "tokens": asked.tokens}
+    kinds = {"prompt": body.prompt, "infill": body.infill, "tokens": body.tokens}
     if len(given := [name for name, value in kinds.items() if value is not None]) > 1:
         raise UserError(f"give only one of prompt, infill and tokens, not {' and '.join(given)}")
-    infill: str | Tensor | None = asked.infill
-    if asked.tokens is not None:
-        infill = ids_of(asked.tokens, checkpoint)
+    infill = body.infill if body.tokens is None else ids_of(body.tokens, checkpoint)
     (template_L,) = templates(
         1, longest=longest(checkpoint, limits), states=states_of(checkpoint.model), tokenizer=checkpoint.tokenizer,
-        length=asked.length, prompt=asked.prompt, infill=infill,
+        length=body.length, prompt=body.prompt, infill=infill,
     )  # fmt: skip
     return template_L
 
@@ -116,18 +110,16 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
 
 def ids_of(tokens: Sequence[int | None], checkpoint: Checkpoint) -> Tensor:
     """Token ids from a request, null where it is blank."""
-    vocabulary = checkpoint.model.vocab_size
+    vocabulary, mask = checkpoint.model.vocab_size, checkpoint.model.mask_id
     if not tokens:
         raise UserError("tokens is empty: give token ids, null where it is blank")
-    mask = checkpoint.model.mask_id
     if strange := [one for one in tokens if one is not None and (one == mask or not 0 <= one < vocabulary)]:
         but = "" if mask is None else f" but {mask}"
         raise UserError(f"there is no token {strange[0]}: give ids from 0 to {vocabulary - 1}{but}, null for a blank")
     return torch.tensor([-1 if token is None else token for token in tokens])
 
 
-def draft_task(asked: DraftAsked, checkpoint: Checkpoint, limits: Limits) -> Task:
-    """The one task of a stream of drafts."""
-    bounded("alternatives", asked.alternatives, ALTERNATIVES)
-    how = how_of(asked, checkpoint, limits)
-    return Task(how, asked.index, template_of(asked, checkpoint, limits), watch=True, alternatives=asked.alternatives)
+def draft_tasks(body: DraftRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
+    bounded("alternatives", body.alternatives, ALTERNATIVES)
+    how, template_L = how_of(body, checkpoint, limits), template_of(body, checkpoint, limits)
+    return [Task(how, body.index, template_L, watch=True, alternatives=body.alternatives)]
