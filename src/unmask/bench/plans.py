@@ -35,8 +35,9 @@ BLOCKS = 4
 TOY_THRESHOLDS, TEXT_THRESHOLDS = (0.5, 0.7, 0.9), (0.25, 0.35, 0.5)
 BOOKS = "books"
 ON_GRIDS = {  # every plan on the grid it is best known on
-    "golden, rank": ("golden", "rank"),
-    "golden, uniform": ("golden", "uniform"),
+    "comb": ("comb", "rank"),
+    "rotation": ("rotation", "rank"),
+    "golden": ("golden", "rank"),
     "van der Corput": ("van_der_corput", "rank"),
     "stride": ("stride", "rank"),
     "dilated": ("dilated", "rank"),

@@ -25,14 +25,15 @@ class Look:
 
 
 LOOKS = {
-    "golden, rank": Look("#d55e00", "o", width=2.8, label="golden by rank (the default)"),
-    "golden, uniform": Look("#e69f00", "o", label="golden, uniform grid"),
+    "comb": Look("#d55e00", "o", width=2.8, label="comb (the default)"),
+    "rotation": Look("#e69f00", "P"),
+    "golden": Look("#e8b87a", "o"),
     "van der Corput": Look("#0072b2", "s"),
     "stride": Look("#56b4e9", "D"),
     "dilated": Look("#009e73", "^"),
     "iid, uniform": Look("#000000", "o", width=2.2, label="iid, uniform grid (published)"),
     "permutation": Look("#8c8c8c", "v", label="random order, equal counts"),
-    "blocks of golden": Look("#b07aa1", "P", label="4 blocks of golden"),
+    "blocks of golden": Look("#b07aa1", "h", label="4 blocks of golden"),
     "left to right": Look("#7a5c3e", ">", ":"),
     "confidence": Look("#cc3399", "X", "--", label="confidence, surest first"),
     "entropy": Look("#7b4bb7", "*", "--", label="entropy, lowest first"),
