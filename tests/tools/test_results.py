@@ -179,13 +179,33 @@ def test_only_marked_parts_of_a_page_change(tmp_path):
     page.write_text("above\n<!-- begin lost -->\nold\n<!-- end lost -->\nbelow\n", encoding="utf-8")
     assert fill(page, Runs(DOCS / "results"))
     text = page.read_text(encoding="utf-8")
-    assert text.startswith("above\n<!-- begin lost -->\nN-step NELBO")
+    assert text.startswith("above\n<!-- begin lost -->\nNELBO on held-out books")
     assert text.endswith("<!-- end lost -->\nbelow\n")
     assert not fill(page, Runs(DOCS / "results"))
     for wrong, said in (("<!-- begin lost -->\n", "end lost"), ("<!-- begin x -->\n<!-- end x -->", "mark")):
         page.write_text(wrong, encoding="utf-8")
         with pytest.raises(UserError, match=said):
             fill(page, Runs(DOCS / "results"))
+
+
+def test_a_page_says_once_what_was_not_measured(tmp_path):
+    """A table is empty before its run; `open` names it, and each thing once."""
+    page = tmp_path / "page.md"
+    names = ("open", "rival", "shadows-ppl", "shadows-nats", "lost")
+    page.write_text("".join(f"<!-- begin {name} -->\nold\n<!-- end {name} -->\n" for name in names), encoding="utf-8")
+    runs = Runs(DOCS / "results")
+    assert fill(page, {name: runs[name] for name in runs if name not in ("rival", "shadows")})
+    text = page.read_text(encoding="utf-8")
+    assert (
+        "Not measured yet: the causal rival of `pocket`; both on `pocket`'s text, by likelihood and by a judge.\n"
+        in text
+    )
+    assert "<!-- begin rival -->\n<!-- end rival -->\n<!-- begin shadows-ppl -->\n<!-- end shadows-ppl -->" in text
+    page.write_text(
+        "<!-- begin open -->\nold\n<!-- end open -->\n<!-- begin lost -->\n<!-- end lost -->", encoding="utf-8"
+    )
+    assert fill(page, runs)
+    assert page.read_text(encoding="utf-8").startswith("<!-- begin open -->\n<!-- end open -->\n")
 
 
 def test_the_committed_pages_are_what_the_committed_files_give(tmp_path):

@@ -64,7 +64,7 @@ def chain_cost(runs: Runs) -> Table:
         "without the head, the time of speculative acceptance over that of the rounds, the speed over that of a causal "
         "model of the same size with a cache, and the NELBO less that of the model alone *at equal seconds*, in nats a "
         "token (below 0: the head is worth its time)."
-        if timed else "No trained head was timed on a quiet machine yet."
+        if timed else "the cost of a trained head"
     )  # fmt: skip
     head = ["machine", "plan", "batch", "N", "ms, no head", "ms, with it", "rounds", "× no head", "acceptance ×",
             "× causal's speed", "NELBO at equal seconds"]  # fmt: skip

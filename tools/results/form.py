@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,9 +21,6 @@ PLANS = {
     "comb": "`comb`",
     "left_to_right": "`left_to_right`",
     "rising": "`comb` in ascending order",
-    "comb@uniform": "`comb` on the grid `uniform`",
-    "hop": "`comb` that hops three places a step",
-    "twice": "`comb` that sweeps over every second class, then over the others",
     "golden@cosine": "`golden` on the cosine grid",
     "golden@grid-golden.json": "`golden` on the fitted grid",
 }
@@ -40,7 +36,7 @@ JUDGES = ("study-judge", "smollm2")
 
 @dataclass(frozen=True)
 class Table:
-    """A note, a head and rows; the note alone where nothing was measured."""
+    """A note, a head and rows. Without rows nothing was measured yet: the note says of what, and the table is empty."""
 
     note: str
     head: Sequence[str]
@@ -48,15 +44,15 @@ class Table:
 
     def markdown(self) -> str:
         if not self.rows:
-            return self.note
+            return ""
         rule = ["---", *["---:"] * (len(self.head) - 1)]
         lines = ["| " + " | ".join(words) + " |" for words in (self.head, rule, *self.rows)]
         return "\n".join([self.note, "", *lines])
 
 
-def not_yet(there: str = "../predictions.md") -> Table:
-    """In place of the table of a study that was not run yet."""
-    return Table(f"Not measured yet. What we expect is [registered]({there}).", [], [])
+def not_yet(what: str) -> Table:
+    """In place of the table of a study that was not run yet; the page names it where it says what is open."""
+    return Table(what, [], [])
 
 
 def signed(value: float | None, digits: int = 3) -> str:
@@ -72,12 +68,24 @@ def half(score: Sequence[float] | None, digits: int = 3, sign: bool = False) -> 
     return f"{value:{mark}.{digits}f} ± {(high - low) / 2:.{digits}f}".replace("-", "−")
 
 
+def values(
+    named: Mapping[str, Sequence[Sequence[float] | None]], digits: int = 3, sign: bool = True
+) -> list[list[str]]:
+    """Rows of values without their intervals, and below them how wide an interval of each column is at most."""
+    mark = "+" if sign else ""
+    rows = [
+        [name, *(NOTHING if not one else f"{one[0]:{mark}.{digits}f}".replace("-", "−") for one in scores)]
+        for name, scores in named.items()
+    ]
+    widest = [max((width(one) for one in column if one), default=None) for column in zip(*named.values(), strict=True)]
+    return [*rows, ["± at most", *(NOTHING if one is None else f"{one:.{digits}f}" for one in widest)]]
+
+
+def width(score: Sequence[float]) -> float:
+    """Half of the 95% interval."""
+    return (score[2] - score[1]) / 2
+
+
 def ppl(cell: Json | None) -> str:
     """Gen PPL, with a digit behind the point only where it is small."""
     return half(cell["gen_ppl"], 1 if cell["gen_ppl"][0] < 100 else 0) if cell and "gen_ppl" in cell else NOTHING
-
-
-def less(one: Sequence[float], other: Sequence[float]) -> str:
-    """The difference of two scores whose texts have nothing in common."""
-    spread = math.hypot(*((high - low) / 2 for _, low, high in (one, other)))
-    return f"{signed(one[0] - other[0])} ± {spread:.3f}"

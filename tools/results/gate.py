@@ -58,7 +58,7 @@ def teacher_gate(runs: Runs) -> Table:
     """The teacher beside pocket on the held-out books."""
     named = {seed: runs[name] for seed, name in enumerate(GATES) if name in runs}
     if not named:
-        return not_yet()
+        return not_yet("the gate of a 24M teacher by `unmask train`")
     said = next(iter(named.values())).said
     note = (
         f"ELBO in nats a byte on {len(said['books'])} held-out books, the same tokens, {said['views']} views a block; "

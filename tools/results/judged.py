@@ -19,10 +19,10 @@ def by_judge(runs: Runs) -> Table:
             rows.append([f"{PLANS[plan]}, {steps}", *_scores(cell), less])
     rows += [[name, *_scores(run.cell(name, None, None, None)), NOTHING] for name in NO_MODEL]
     note = (
-        "`pocket`, T = 1, 192 texts a cell, `pocket-judge`: own entropy and the judge's nats, both a byte; the energy "
-        "distance of its features from real text (0 in the mean for real text); and the judge's nats less those of "
-        "`comb` in as many steps, one of the two at lower temperature so that own entropies are equal (above 0 is "
-        "worse). ± is half of the 95% interval, for the last column unpaired."
+        "`pocket`, T = 1, 192 texts a cell, `pocket-judge`: own entropy and judge's nats, both a byte; the energy "
+        "distance of its features from real text (0 in the mean for real text); judge's nats less those of `comb` in "
+        "as many steps, at equal own entropy (above 0 is worse). ± is half of the 95% interval, in the last column "
+        "unpaired."
     )
     return Table(note, ["plan, steps", "own entropy", "judge's nats", "energy distance", "less `comb`"], rows)
 

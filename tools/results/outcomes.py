@@ -9,7 +9,7 @@ import torch
 from tools.results.check import bounds_of
 from tools.results.form import Runs, Table, half, not_yet, ppl
 from tools.results.runs import Json, Run
-from tools.results.shadows import SAMPLING, STUDY, TRAINING, run_of
+from tools.results.shadows import SAMPLING, STUDY, TEXT, TRAINING, run_of
 from tools.results.slim import single_file
 from tools.results.tasks import LARGE
 
@@ -23,7 +23,7 @@ def shadows_predictions(runs: Runs) -> Table:
     """A difference of bounds is paired over texts; by its value alone it holds or fails."""
     rows = [[said, measured, _word(held)] for said, measured, held in _outcomes(runs)]
     if not rows:
-        return not_yet()
+        return not_yet(TEXT)
     note = "A difference of bounds is in nats a token, paired over texts, ± half of the 95% interval."
     return Table(note, ["predicted", "measured", "outcome"], rows)
 

@@ -1,4 +1,4 @@
-"""Tables of what the scripts of studies/teacher and studies/rival found; before their runs they say so."""
+"""Tables of what the scripts of studies/teacher and studies/rival found; before their runs they are empty."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def teacher_plans(runs: Runs) -> Table:
                 above = [runs[name].above("teacher", plan, n) for n in counts]
                 rows.append([f"{PLANS[plan]}, seed {seed}", *(half(one, sign=True) for one in above)])
     if not rows:
-        return not_yet()
+        return not_yet("plans on it")
     note = (
         "Held-out books: N-step NELBO less that of one token a step in random order, ± half of the paired 95% "
         f"interval. One token a step, {'; '.join(levels)}."
@@ -33,7 +33,7 @@ def teacher_plans(runs: Runs) -> Table:
 def rival(runs: Runs) -> Table:
     """The causal rival beside pocket: likelihood, and seconds a text."""
     if "rival" not in runs:
-        return not_yet()
+        return not_yet("the causal rival of `pocket`")
     run, drawn = runs["rival"], runs["rival-drawn"].said["cells"] if "rival-drawn" in runs else []
     rows = []
     for name, model, plan, steps in (

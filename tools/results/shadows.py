@@ -1,6 +1,6 @@
 """The tables about the uniform process (studies/duo): what both shadows are worth, and how fast Duo is.
 
-Where a study was not run yet, its table says so in a line; the same call fills it in once its file is there.
+Where a study was not run yet, its table is empty; the same call fills it in once its file is there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ NAMES = {
     "mdlm": "masked (MDLM)", "duo": "uniform (Duo)", "curriculum": "uniform after the curriculum",
     "mcd": "masked, MCD", "mcd-plain": "masked, MCD with τ = 1", "dcd": "uniform, DCD", "ar": "causal (exact)",
 }  # fmt: skip
+TEXT = "both on `pocket`'s text, by likelihood and by a judge"  # what those tables wait for
 STUDY, MAUVE, SAMPLING, TRAINING = "shadows", "shadows-mauve", "bench-duo-sampler", "bench-duo"
 
 
@@ -38,7 +39,7 @@ def shadows_bounds(runs: Runs) -> Table:
     """N-step NELBOs of all models."""
     run = run_of(runs, STUDY)
     if run is None:
-        return not_yet()
+        return not_yet(TEXT)
     said, counts = run.said["likelihood"], _counts(run.said["likelihood"])
     whole = {name: run.bound(name, None, None) for name in NAMES}
     rows = [[NAMES["ar"], "", half(whole["ar"]["per_token"]), *[NOTHING] * len(counts)]] if whole["ar"] else []
@@ -53,7 +54,7 @@ def _by_steps(runs: Runs, note: str, shown: Callable[[Json], str]) -> Table:
     """A row a model and plan, a column a number of steps, at T = 1."""
     run = run_of(runs, STUDY)
     if run is None:
-        return not_yet()
+        return not_yet(TEXT)
     counts, rows = _counts(run.said["cells"]), []
     for model, plan in _drawn(run.said["cells"]):
         cells = [run.cell(model, plan, N) for N in counts]
@@ -87,7 +88,7 @@ def shadows_students(runs: Runs) -> Table:
     """MCD's students beside the masked model, at its own entropy."""
     run = run_of(runs, STUDY)
     if run is None:
-        return not_yet()
+        return not_yet(TEXT)
     counts = _counts(run.said["cells"])
     rows = []
     for model in ("mcd", "mcd-plain"):
@@ -105,7 +106,7 @@ def shadows_mauve(runs: Runs) -> Table:
     """MAUVE by the judge's features."""
     run = run_of(runs, MAUVE)
     if run is None:
-        return not_yet()
+        return not_yet(TEXT)
     cells = run.said["cells"]
     counts = _counts(cells)
     found = {(c["model"], c["plan"], c["steps"]): c for c in cells}
@@ -128,7 +129,7 @@ def speed_duo_sampling(runs: Runs) -> Table:
     """`unmask bench sampler --process uniform`."""
     run = run_of(runs, SAMPLING)
     if run is None:
-        return not_yet("predictions.md")
+        return not_yet("Duo's sampling step")
     ratios = {one["steps"]: one for one in run.said["ratios"]}
     rows = []
     for line in run.said["lines"]:
@@ -151,7 +152,7 @@ def speed_duo_training(runs: Runs) -> Table:
     """`unmask bench duo`."""
     run = run_of(runs, TRAINING)
     if run is None:
-        return not_yet("predictions.md")
+        return not_yet("its training step and curriculum")
     said = run.said
     rows = [
         [one["name"], f"{one['tokens_per_second']:,.0f}", f"{one['flops_share']:.0%}", _gib(one)]

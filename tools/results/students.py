@@ -47,7 +47,7 @@ def students_24m(runs: Runs) -> Table:
                 by, less = gains(runs, name, plan, steps), signed(change(runs, name, plan, steps), 4)
                 rows.append([f"`{name}`, {PLANS[plan]}, {steps}", *(half(one, 4, sign=True) for one in by), less])
     if not rows:
-        return not_yet()
+        return not_yet("students of the 24M teacher, with top-p as a second control")
     note = (
         f"The judge's nats a byte ({runs[TEACHER].judge}) less those of the teacher in as many steps at equal own "
         "entropy, by temperature and by top-p (below 0 is better, – not enclosed), ± half of the 95% interval, texts "

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import mean
 
-from tools.results.form import NOTHING, PLANS, TEACHERS, Runs, Table, half, signed
+from tools.results.form import NOTHING, PLANS, TEACHERS, Runs, Table, half, signed, values, width
 from tools.results.runs import Json, Run
 from tools.results.trained import TRAINED
 
@@ -40,29 +40,20 @@ def lost(runs: Runs) -> Table:
         values = {plan: run.nats("teacher", plan, 8) for plan in ("iid", "golden", "stride")}
         above = {plan: None if value is None else value - level for plan, value in values.items()}
         share = {plan: NOTHING if a is None else f"{1 - a / (above['iid'] or 1):.0%}" for plan, a in above.items()}
+        one = f"{'' if measured else '≈ '}{level:.3f}"
         rows.append([
-            teacher, f"{'' if measured else '≈ '}{level:.3f}", _best_order(runs, teacher), signed(above["iid"]),
-            signed(above["golden"]), share["golden"], signed(above["stride"]), share["stride"],
+            teacher, one, _best_order(runs, teacher), signed(above["iid"]), share["golden"], share["stride"]
         ])  # fmt: skip
         if teacher == POCKET and (rival := rival_above(runs)):
             rows.append([
-                "its causal rival (exact)", f"{rival[0]:.3f}", f"{signed(rival[1])} to random order", *[NOTHING] * 5,
+                "its causal rival (exact)", f"{rival[0]:.3f}", f"{signed(rival[1])} to random order", *[NOTHING] * 3,
             ])  # fmt: skip
     note = (
-        "N-step NELBO on held-out books in nats a token: one token a step in random order (≈: extrapolated from "
-        "`iid`) and what the best order that was run has more or less, what 8 steps lose against random order, and the "
-        "share of `iid`'s loss that a spread plan removes. Other blocks than in plans.md, so numbers differ a little."
+        "NELBO on held-out books, nats a token: one token a step in random order (≈: extrapolated from `iid`), what "
+        "the best order that was run has more or less, what `iid` loses in 8 steps, and the share of that loss that "
+        "spread plans remove. Other blocks than above, so numbers differ a little."
     )
-    head = [
-        "teacher",
-        "one token a step",
-        "best order",
-        "`iid` loses",
-        "`golden` loses",
-        "removed",
-        "`stride` loses",
-        "removed",
-    ]
+    head = ["teacher", "one token a step", "best order", "`iid` loses", "`golden` removes", "`stride` removes"]
     return Table(note, head, rows)
 
 
@@ -95,42 +86,34 @@ def rival_above(runs: Runs) -> tuple[float, float] | None:
     return found["per_token"][0], found["per_token"][0] - level
 
 
-def _race(run: Run, text: str, named: Sequence[str], counts: Sequence[int]) -> Table:
-    """Plans on one kind of text, by likelihood."""
-    rows = [[PLANS[plan], *(half(run.above("teacher", plan, n), sign=True) for n in counts)] for plan in named]
-    found = run.bound("teacher", "permutation", run.said["settings"]["length"])
-    assert found, "one token a step was measured"
+def plans(runs: Runs) -> Table:
+    """The plans of the bundled teacher by likelihood."""
+    run, counts = runs["plans-prose"], (2, 4, 8, 16, 32, 256)
+    named = ("iid", "permutation", "golden", "van_der_corput", "stride", "dilated", "rotation", "comb", "left_to_right")
+    rows = values({PLANS[plan]: [run.above("teacher", plan, n) for n in counts] for plan in named})
     note = (
-        f"`pocket` on {found['n']} blocks of {text}: N-step NELBO less that of one token a step in random order "
-        f"({found['per_token'][0]:.4f} nats a token), ± half of the paired 95% interval."
+        "N-step NELBO of `pocket`, less that of one token a step in random order (in brackets, nats a token), on "
+        f"{_level(run, '18 held-out books')}. ± is half of the paired 95% interval."
     )
     return Table(note, ["plan \\ steps", *map(str, counts)], rows)
 
 
-RACED = ("iid", "permutation", "golden", "stride", "rotation", "comb")
+def plans_other(runs: Runs) -> Table:
+    """The same on nine books of verse and on Python's standard library."""
+    texts, counts = {"verse": runs["plans-verse"], "code": runs["plans-code"]}, (4, 8, 16, 256)
+    named = ("iid", "golden", "stride", "rotation", "comb", "rising", "left_to_right")
+    rows = values(
+        {PLANS[plan]: [run.above("teacher", plan, n) for run in texts.values() for n in counts] for plan in named}
+    )
+    both = " and ".join(_level(run, text) for text, run in texts.items())
+    return Table(f"The same on {both}.", ["plan \\ steps", *(f"{text}, {n}" for text in texts for n in counts)], rows)
 
 
-def plans(runs: Runs) -> Table:
-    """The plans of the bundled teacher by likelihood."""
-    named = ("iid", "permutation", "golden", "van_der_corput", "stride", "dilated", "rotation", "comb", "left_to_right")
-    return _race(runs["plans-prose"], "18 held-out books", named, (2, 4, 8, 16, 32, 64, 256))
-
-
-def plans_verse(runs: Runs) -> Table:
-    """The same on nine books of verse."""
-    return _race(runs["plans-verse"], "nine books of verse", (*RACED, "left_to_right"), (2, 4, 8, 16, 32, 64, 256))
-
-
-def plans_code(runs: Runs) -> Table:
-    """The same on Python's standard library."""
-    named = (*RACED, "rising", "left_to_right")
-    return _race(runs["plans-code"], "Python's standard library", named, (2, 4, 8, 16, 32, 64, 256))
-
-
-def orders(runs: Runs) -> Table:
-    """Other orders of classes, and the comb by time."""
-    named = ("comb", "comb@uniform", "rising", "hop", "twice", "stride")
-    return _race(runs["plans-prose"], "18 held-out books", named, (4, 8, 16, 32))
+def _level(run: Run, text: str) -> str:
+    """What was scored, and what one token a step in random order has there."""
+    found = run.bound("teacher", "permutation", run.said["settings"]["length"])
+    assert found, "one token a step was measured"
+    return f"{found['n']} blocks of {text} ({found['per_token'][0]:.4f})"
 
 
 def _copies(runs: Runs, plan: str, steps: int) -> Json:
@@ -149,54 +132,31 @@ def worst(runs: Runs, plan: str, steps: int) -> tuple[float, int, int]:
     return min(right), right.index(min(right)) + runs["copying"].said["lags"][0], fails
 
 
-def _lags(runs: Runs, plan: str, steps: int) -> str:
-    least, lag, fails = worst(runs, plan, steps)
-    return f"{mean(_copies(runs, plan, steps)['right']):.2f}, {least:.2f} ({lag}), {fails}"
-
-
 COUNTS = (4, 8, 16, 32)
+DRIFTS = {"0": "comb-0.0", "0.15": "comb-0.15", "0.3": "comb-0.3", "0.5": "comb", "0.75": "comb-0.75", "1": "comb-1.0"}
 
 
-def copying(runs: Runs) -> Table:
-    """Copies at every lag, with an exact denoiser."""
-    named = ("iid", "permutation", "golden", "van_der_corput", "stride", "dilated", "rotation", "comb")
+def lags(runs: Runs) -> Table:
+    """Copies at the worst lag with an exact denoiser, beside the likelihood; for `comb` by how far it may drift."""
+    counts = COUNTS[:3]
+    named = {PLANS[p]: p for p in ("iid", "golden", "van_der_corput", "stride", "dilated", "rotation")}
+    named |= {f"`comb`, drift up to {most}{' (default)' * (plan == 'comb')}": plan for most, plan in DRIFTS.items()}
+    found = {name: runs["plans-prose"].above("teacher", plan, 8) for name, plan in named.items()}
+    rows = [
+        [name, signed(above[0]), f"{mean(_copies(runs, plan, 8)['right']):.2f}", *(_lag(runs, plan, n) for n in counts)]
+        for (name, plan), above in zip(named.items(), found.values(), strict=True) if above
+    ]  # fmt: skip
     said = runs["copying"].said
     note = (
-        "12 of 256 random digits copied at lag d, exact denoiser, grid `uniform`: the share of texts right in the mean "
-        f"over d = {said['lags'][0]} to {said['lags'][1]}, at the worst lag (which), and how many lags are "
-        f"below that of `iid` by more than 3 standard errors. {said['texts']:,} draws of each plan, every place."
+        f"NELBO of 8 steps on prose (± {max(width(above) for above in found.values() if above):.3f} at most), and the "
+        "share of texts with 12 of 256 random digits copied right at lag d by an exact denoiser: in 8 steps in the "
+        f"mean over d = {said['lags'][0]} to {said['lags'][1]}, then at the worst lag (which); **bold** where some lag "
+        f"is below that of `iid` by more than 3 standard errors. Grid `uniform`, {said['texts']:,} draws, every place."
     )
-    rows = [[PLANS[plan], *(_lags(runs, plan, steps) for steps in COUNTS)] for plan in named]
-    return Table(note, ["plan \\ steps", *map(str, COUNTS)], rows)
+    return Table(note, ["plan", "NELBO, 8", "mean, 8", *(f"worst, {n}" for n in counts)], rows)
 
 
-def drift(runs: Runs) -> Table:
-    """How far a comb may drift: likelihood against the worst lag."""
-    named = {
-        "0": "comb-0.0",
-        "0.15": "comb-0.15",
-        "0.3": "comb-0.3",
-        "0.5": "comb",
-        "0.75": "comb-0.75",
-        "1": "comb-1.0",
-    }
-    run = runs["plans-prose"]
-    rows = [
-        [
-            name,
-            *(half(run.above("teacher", plan, n), sign=True) for n in COUNTS),
-            *(_short(runs, plan, n) for n in COUNTS),
-        ]
-        for name, plan in named.items()
-    ]
-    note = (
-        "By the largest drift: N-step NELBO on prose as above, and the share of texts right at the worst lag (which); "
-        "**bold** where some lag is copied less often than by `iid`."
-    )
-    return Table(note, ["drift up to", *(f"NELBO, {n}" for n in COUNTS), *(f"worst lag, {n}" for n in COUNTS)], rows)
-
-
-def _short(runs: Runs, plan: str, steps: int) -> str:
+def _lag(runs: Runs, plan: str, steps: int) -> str:
     least, lag, fails = worst(runs, plan, steps)
     return f"**{least:.2f} ({lag})**" if fails else f"{least:.2f} ({lag})"
 
@@ -217,6 +177,5 @@ def grids(runs: Runs) -> Table:
 
 
 TABLES: dict[str, Callable[[Runs], Table]] = {
-    table.__name__.replace("_", "-"): table
-    for table in (lost, plans, plans_verse, plans_code, orders, copying, drift, grids, *TRAINED)
+    table.__name__.replace("_", "-"): table for table in (lost, plans, plans_other, lags, grids, *TRAINED)
 }

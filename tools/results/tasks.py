@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tools.results.figure import CHOICES, STYLE, svg
-from tools.results.form import NOTHING, PLANS, Table, not_yet
+from tools.results.form import NOTHING, PLANS, Table, not_yet, values
 from tools.results.runs import Json, Run
 
 HEADS = {"plain": "", "chain": " +", "blind": " ×"}  # and their marks in a table
@@ -64,6 +64,11 @@ def right(one: Json | None) -> str:
     return NOTHING if one is None else f"{100 * share(one):.1f} ± {100 * half_of(one):.1f}"
 
 
+def _per_cent(one: Json | None) -> list[float] | None:
+    """The same as a value with both ends of its interval."""
+    return None if one is None else [100 * (share(one) + end * half_of(one)) for end in (0, -1, 1)]
+
+
 def share(one: Json) -> float:
     """Of the texts of a cell that are right, or of their lines."""
     return float(one["scores"][one["score"]])
@@ -92,19 +97,19 @@ def shares(run: Run, unit: str) -> Table:
     """Right texts of every plan and number of steps, without the head and with it."""
     found = {(c["model"], c["steps"]) for c in run.said["cells"] if c["model"] in HEADS}
     heads = sorted(found, key=lambda head: (list(HEADS).index(head[0]), head[1]))
-    rows = [
-        [PLANS.get(plan, f"`{plan}`"), *(right(cell(run, model, plan, n)) for model, n in heads)]
+    cells = {
+        PLANS.get(plan, f"`{plan}`"): [_per_cent(cell(run, model, plan, n)) for model, n in heads]
         for plan in sorted(_plans(run), key=lambda plan: (-_best(run, plan), plan))
-    ]
+    }
     texts = sorted({c["n"] for c in run.said["cells"]})
     kinds = [c["different"] / c["whole"] for c in run.said["cells"] if c["whole"]]
     alike = f" Of the right texts of a cell at least {min(kinds):.1%} differ." if kinds and "4 x 4" not in unit else ""
     control = ", with × one that is blind to its step's tokens" if any(model == "blind" for model, _ in heads) else ""
     note = (
-        f"Right {unit} in per cent, {' or '.join(f'{n:,}' for n in texts)} a cell, ± half of the 95% interval; "
+        f"Right {unit} in per cent, {' or '.join(f'{n:,}' for n in texts)} a cell; ± is half of the 95% interval; "
         f"a number of steps with + has the head{control}. A dash was not measured.{alike}"
     )
-    return Table(note, ["plan \\ steps", *(f"{n}{HEADS[model]}" for model, n in heads)], rows)
+    return Table(note, ["plan \\ steps", *(f"{n}{HEADS[model]}" for model, n in heads)], values(cells, 1, sign=False))
 
 
 def _best(run: Run, plan: str) -> float:
@@ -112,14 +117,14 @@ def _best(run: Run, plan: str) -> float:
 
 
 def _shares(name: str) -> Callable[[Runs], Table]:
-    return lambda runs: shares(runs[name], TASKS[name][1]) if name in runs else not_yet()
+    return lambda runs: shares(runs[name], TASKS[name][1]) if name in runs else not_yet(TASKS[name][0].split(",")[0])
 
 
 def tasks_control(runs: Runs) -> Table:
     """The puzzles that every plan solves."""
     rows = runs["tasks-sudoku9"].said["control"].get("plain", []) if "tasks-sudoku9" in runs else []
     if not rows:
-        return not_yet()
+        return not_yet("9 x 9 puzzles with givens")
     found = {(row["plan"], row["steps"]): f"{100 * row['solved']:.1f}" for row in rows}
     counts = sorted({steps for _, steps in found})
     plans = dict.fromkeys(plan for plan, _ in found)
@@ -137,7 +142,7 @@ def tasks_students(runs: Runs) -> Table:
             mine = [right(cell(runs[name], model, plan, steps)) for model in ("plain", *STUDENTS)]
             rows.append([f"{unit}, {PLANS[plan]}, {steps}", *mine])
     if not rows:
-        return not_yet()
+        return not_yet("students of these models")
     note = (
         "Right in per cent, ± half of the 95% interval: the model, and its students of three rounds by MCD and SDTT at "
         "τ = 1."
@@ -149,7 +154,7 @@ def tasks_seeds(runs: Runs) -> Table:
     """Records of three training seeds."""
     names = [name for name in ("tasks-records", "tasks-records-s1", "tasks-records-s2") if name in runs]
     if len(names) < 2:
-        return not_yet()
+        return not_yet("other seeds of records")
     places = [("plain", "permutation", 128), ("plain", "comb", 16), ("plain", "iid", 16), ("chain", "comb", 16)]
     rows = [
         [f"{PLANS[plan]}, {N}{' with the head' if model == 'chain' else ''}",
@@ -166,7 +171,7 @@ def tasks_uniform(runs: Runs) -> Table:
     """Whether the valid 4 x 4 grids are uniform over the 288."""
     run = runs["tasks-sudoku4"]
     named = [("plain", plan, 17) for plan in ("permutation", "rotation", "comb")]
-    named += [("plain", plan, 8) for plan in ("permutation", "iid", "comb", "confidence", "left_to_right", "stride")]
+    named += [("plain", plan, 8) for plan in ("permutation", "comb", "confidence", "left_to_right", "stride")]
     named += [("chain", plan, n) for plan, n in (("permutation", 4), ("comb", 8), ("comb", 4), ("comb", 2))]
     rows = []
     for model, plan, steps in named:
@@ -177,28 +182,29 @@ def tasks_uniform(runs: Runs) -> Table:
         rows.append([
             f"`{plan}` in {steps}{head}", f"{one['whole']:,}", str(one["different"]), f"{test['statistic']:.0f}",
             "< 0.0001" if test["p"] < 1e-4 else f"{test['p']:.4f}",
-            f"{one['entropy']:.2f}", f"{one['seconds']:.1f}",
         ])  # fmt: skip
     note = (
         "The valid ones against the uniform law on 288 grids: chi-square (287 on average under that law) and the "
-        f"chance of more. Entropy is the sampler's own, in nats a grid (uniform on valid grids: {math.log(288):.2f}). "
-        "Seconds are for 16,384 grids, on a GPU that did other things too."
+        "chance of more."
     )
-    head_row = ["plan", "valid", "different", "chi-square", "p", "entropy", "seconds"]
-    return Table(note, head_row, rows)
+    return Table(note, ["plan", "valid", "different", "chi-square", "p"], rows)
 
 
 def tasks_shadows(runs: Runs) -> Table:
     """Valid 4 x 4 grids of the masked and of the uniform model, by what `unmask evaluate` found."""
-    return _shadows(runs["shadows-sudoku4"].said)
+    return _shadows(runs["shadows-sudoku4"].said, "4 x 4 grids")
 
 
 def tasks_shadows_large(runs: Runs) -> Table:
     """The same of larger models, once they were run."""
-    return _shadows(runs[LARGE].said) if LARGE in runs else not_yet()
+    return (
+        _shadows(runs[LARGE].said, "4 x 4 grids of larger models")
+        if LARGE in runs
+        else not_yet("larger models on the same grids")
+    )
 
 
-def _shadows(said: Json) -> Table:
+def _shadows(said: Json, what: str) -> Table:
     counts = sorted({c["steps"] for c in said["cells"]})
     rows = []
     for model, plan in dict.fromkeys((c["model"], c["plan"]) for c in said["cells"]):
@@ -206,7 +212,7 @@ def _shadows(said: Json) -> Table:
         rows.append([model, f"`{plan}`", *(_shadow(mine.get(N)) for N in counts)])
     texts = " or ".join(f"{n:,}" for n in sorted({c["n"] for c in said["cells"]}))
     note = (
-        f"Right 4 x 4 grids in per cent, {texts} a cell, ± half of the 95% interval; in brackets the forwards, where "
+        f"Right {what} in per cent, {texts} a cell, ± half of the 95% interval; in brackets the forwards, where "
         "they are not the steps. A dash was not measured."
     )
     return Table(note, ["model", "plan \\ steps", *map(str, counts)], rows)
