@@ -1,8 +1,6 @@
 """A judge with hand-made logits, letters for tokens, tiny networks to evaluate, and a cache folder of its own for every
 test."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

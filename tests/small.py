@@ -1,7 +1,5 @@
 """What many tests need of a small network: that none of its weights is what it was born with."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import torch

@@ -1,7 +1,5 @@
 """ONNX graphs of a DiT: onnxruntime computes what torch computes, whatever the shape."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

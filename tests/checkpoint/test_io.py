@@ -135,18 +135,8 @@ def _flip_a_bit(folder):
     (folder / "model.safetensors").write_bytes(raw)
 
 
-def _truncate(name):
-    def act(folder):
-        raw = (folder / name).read_bytes()
-        (folder / name).write_bytes(raw[: len(raw) // 2])
-
-    return act
-
-
 DAMAGE = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "holds no checkpoint"),
-    "half a config": (_truncate("config.json"), "damaged .not valid JSON"),
-    "half the weights": (_truncate("model.safetensors"), "model.safetensors does not match its sha256"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
     "a flipped bit": (_flip_a_bit, "model.safetensors does not match its sha256"),

@@ -1,7 +1,5 @@
 """`unmask evaluate` and `unmask report` as a person types them, on tiny networks with random weights."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

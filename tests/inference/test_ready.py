@@ -1,7 +1,5 @@
 """The body behind the sampler: which rows it computes, eager and compiled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -62,9 +60,7 @@ def test_fewer_texts_than_a_batch_holds_are_not_padded_to_it(model: DiT, compile
     assert set(compiled_for) == {(3, L)}
 
 
-def test_a_model_is_compiled_once_and_again_when_its_weights_change(
-    model: DiT, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_compiled_once_and_again_when_its_weights_change(model, monkeypatch):
     """Compiling takes longer than most draws; what was compiled must never write for weights that are gone."""
     bodies: list[object] = []
 

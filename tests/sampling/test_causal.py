@@ -1,7 +1,5 @@
 """The causal control: a cache changes nothing, bf16 little, and samples know their own likelihood."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

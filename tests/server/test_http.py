@@ -1,7 +1,5 @@
 """What a live server lets through, and what it bears: wrong requests, slow, vanishing and many clients, its end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

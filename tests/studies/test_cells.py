@@ -1,7 +1,5 @@
 """What is kept belongs to the model that drew it, and its seconds to how it was drawn."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

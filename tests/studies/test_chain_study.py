@@ -1,7 +1,5 @@
 """The scripts of studies/chain, at toy size: heads trained with their model's last blocks, tables, figure, card."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

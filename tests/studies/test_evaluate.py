@@ -1,7 +1,5 @@
 """The whole of `evaluate` on tiny networks with random weights: what it draws, what it keeps, what it concludes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Kept cells are found by what the sampler does: whatever changes its law changes their key."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Results on disk and merged into one: only what is whole, and was really read and meant alike, goes together."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """The tasks of studies/tasks: what is made is right, and whatever is changed in it is found."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import random

@@ -1,7 +1,5 @@
 """The scripts of studies/teacher: what the gate and the race of plans say of made-up likelihoods and a tiny model."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys
