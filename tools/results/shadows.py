@@ -20,9 +20,7 @@ STUDY, MAUVE, SAMPLING, TRAINING = "shadows", "shadows-mauve", "bench-duo-sample
 
 
 def run_of(runs: Runs, name: str) -> Run | None:
-    if name not in runs:
-        return None
-    return runs[name]
+    return runs[name] if name in runs else None  # noqa: SIM401 (a missing file is no KeyError)
 
 
 def _counts(found: Sequence[Json]) -> list[int]:
@@ -110,10 +108,7 @@ def shadows_mauve(runs: Runs) -> Table:
     cells = run.said["cells"]
     counts = _counts(cells)
     found = {(c["model"], c["plan"], c["steps"]): c for c in cells}
-    rows = [
-        [NAMES[model], f"`{plan}`", *(_mauve(found.get((model, plan, N))) for N in counts)]
-        for model, plan in _drawn(cells)
-    ]
+    rows = [[NAMES[at[0]], f"`{at[1]}`", *(_mauve(found.get((*at, N))) for N in counts)] for at in _drawn(cells)]
     note = f"MAUVE, T = 1, features of {run.judge}, {cells[0]['n']} texts on each side: so few only describe."
     return Table(note, ["model", "plan \\ steps", *map(str, counts)], rows)
 
@@ -138,10 +133,8 @@ def speed_duo_sampling(runs: Runs) -> Table:
         name = f"{line['name']}, {line['steps']} steps" if line["steps"] else line["name"]
         rows.append([name, f"{line['ms_per_sequence_step']:.3f}", f"{line['over_body']:.2f}", *faster, _gib(line)])
     head = ["", "ms per sequence and step", "× body alone", *(f"faster than {name}" for name in PLAIN), "peak GiB"]
-    shape = run.said["model"]
-    about = (
-        f"K = {shape['vocab_size']:,}, L = {shape['length']}, batch {run.said['batch']}, `{run.said['record']['plan']}`"
-    )
+    shape, batch, plan = run.said["model"], run.said["batch"], run.said["record"]["plan"]
+    about = f"K = {shape['vocab_size']:,}, L = {shape['length']}, batch {batch}, `{plan}`"
     return Table(f"{_where(run)}: {about}.", head, rows)
 
 
@@ -154,15 +147,12 @@ def speed_duo_training(runs: Runs) -> Table:
     if run is None:
         return not_yet("its training step and curriculum")
     said = run.said
-    rows = [
-        [one["name"], f"{one['tokens_per_second']:,.0f}", f"{one['flops_share']:.0%}", _gib(one)]
-        for one in said["lines"]
-    ]
-    ratio = [
-        f"{name}: {one['speed']:.2f} times the tokens a second"
-        + (f" in {one['memory']:.0%} of the memory" if "memory" in one else "")
-        for name, one in said["ratios"].items()
-    ]
+    rows, ratio = [], []
+    for one in said["lines"]:
+        rows.append([one["name"], f"{one['tokens_per_second']:,.0f}", f"{one['flops_share']:.0%}", _gib(one)])
+    for name, one in said["ratios"].items():
+        memory = f" in {one['memory']:.0%} of the memory" if "memory" in one else ""
+        ratio.append(f"{name}: {one['speed']:.2f} times the tokens a second{memory}")
     note = f"{_where(run)}: {said['batch']} sequences of {said['length']}. Ours against plain, {'; '.join(ratio)}."
     return Table(note, ["", "tokens/s", "share of matmul rate", "peak GiB"], rows)
 
@@ -174,12 +164,3 @@ def _where(run: Run) -> str:
 
 def _gib(line: Json) -> str:
     return "" if line["peak_gib"] is None else f"{line['peak_gib']:.1f}"
-
-
-SHADOW_TABLES: dict[str, Callable[[Runs], Table]] = {
-    table.__name__.replace("_", "-"): table
-    for table in (
-        shadows_bounds, shadows_ppl, shadows_nats, shadows_students, shadows_mauve,
-        speed_duo_sampling, speed_duo_training,
-    )
-}  # fmt: skip
