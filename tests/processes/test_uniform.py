@@ -1,6 +1,5 @@
 """The uniform process: against Duo's own functions, against direct Gaussian draws, and against exact sums on toys."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -110,44 +109,6 @@ def test_views_of_one_noise_have_the_marginals_of_both_times_and_nest():
     assert not bool(pair.reconstruct.any())
     with pytest.raises(UserError, match="s <= t"):
         process.couple(x0_BL, noise, t_B, s_B, states)
-
-
-@pytest.mark.parametrize("K", [3, 10, 50])
-def test_the_nelbo_is_the_sum_of_the_kls_of_ever_shorter_steps(K):
-    """E over z of the integral over t, by Gauss-Legendre, is the limit of N exact KLs: their gap falls with 1/N."""
-    process, states = Uniform(LogLinear(0.01)), States(K, None)
-    generator = torch.Generator().manual_seed(K)
-    logits, x = torch.randn(K, generator=generator, dtype=F64), 1
-    z_K = torch.arange(K)
-    sure = torch.nn.functional.one_hot(torch.tensor(x), K).double().log().expand(K, K)
-    low, high = 0.25, 0.75
-
-    def at(t):
-        """The integrand at t, in expectation over z_t."""
-        alpha = process.schedule.gamma(t)
-        law_K = alpha * (z_K == x) + (1 - alpha) / K
-        slope = process.schedule.derivative(t).expand(K)
-        return law_K @ rate(logits.expand(K, K), torch.full((K,), x), z_K, alpha.expand(K), slope, K)[0]
-
-    def step(t, s):
-        """KL(q(z_s | z_t, x) || q(z_s | z_t)) in expectation over z_t."""
-        alpha = process.schedule.gamma(t)
-        law_K = alpha * (z_K == x) + (1 - alpha) / K
-        exact, found = (process.posterior(p, z_K, s, t, states) for p in (sure, logits.log_softmax(-1).expand(K, K)))
-        return law_K @ (exact.exp() * (exact - found)).sum(-1)
-
-    node, weight = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(24))
-    whole = (
-        (high - low)
-        / 2
-        * sum(w * at((high + low) / 2 + (high - low) / 2 * n) for n, w in zip(node, weight, strict=True))
-    )
-    sums = []
-    for N in (400, 800):
-        times = torch.linspace(low, high, N + 1, dtype=F64)
-        sums.append(float(sum(step(t, s) for s, t in pairwise(times))))
-    assert sums[1] == pytest.approx(float(whole), rel=5e-3)
-    assert 2 * sums[1] - sums[0] == pytest.approx(float(whole), rel=2e-5)  # Richardson: the gap is c/N
 
 
 @pytest.mark.parametrize("K", [3, 50])
