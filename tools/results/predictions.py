@@ -14,7 +14,7 @@ import torch
 from tools.results.check import bounds_of
 from tools.results.form import Runs, Table, half, not_yet, ppl
 from tools.results.runs import Json, Run
-from tools.results.shadows import SAMPLING, STUDY, TEXT, TRAINING, run_of
+from tools.results.shadows import SAMPLING, STUDY, TEXT, TRAINING
 from tools.results.slim import single_file
 from tools.results.tasks import LARGE, cell, right, share
 from tools.results.teacher import AIM, LEAST, LESS, MOST, change, gains, gate_of, there
@@ -194,16 +194,15 @@ def shadows_predictions(runs: Runs) -> Table:
 
 
 def _outcomes(runs: Runs) -> Iterator[Outcome]:
-    text, grids, sampling, training = (run_of(runs, name) for name in (STUDY, LARGE, SAMPLING, TRAINING))
-    if text is not None and text.path is not None:
-        yield from _of_text(text, _Paired(text, unpack(single_file(text.path))[0]))
-    if grids is not None:
-        yield _of_grids(grids, 4, "iid", True)
-        yield _of_grids(grids, 16, "permutation", False)
-    if sampling is not None:
-        yield _of_sampling(sampling)
-    if training is not None:
-        yield _of_training(training)
+    if STUDY in runs and (place := runs[STUDY].path) is not None:
+        yield from _of_text(runs[STUDY], _Paired(runs[STUDY], unpack(single_file(place))[0]))
+    if LARGE in runs:
+        yield _of_grids(runs[LARGE], 4, "iid", True)
+        yield _of_grids(runs[LARGE], 16, "permutation", False)
+    if SAMPLING in runs:
+        yield _of_sampling(runs[SAMPLING])
+    if TRAINING in runs:
+        yield _of_training(runs[TRAINING])
 
 
 class _Paired:

@@ -19,10 +19,6 @@ TEXT = "both on `pocket`'s text, by likelihood and by a judge"  # what those tab
 STUDY, MAUVE, SAMPLING, TRAINING = "shadows", "shadows-mauve", "bench-duo-sampler", "bench-duo"
 
 
-def run_of(runs: Runs, name: str) -> Run | None:
-    return runs[name] if name in runs else None  # noqa: SIM401 (a missing file is no KeyError)
-
-
 def _counts(found: Sequence[Json]) -> list[int]:
     return sorted({one["steps"] for one in found if one["steps"]})
 
@@ -35,9 +31,9 @@ def _drawn(found: Sequence[Json]) -> list[tuple[str, str]]:
 
 def shadows_bounds(runs: Runs) -> Table:
     """N-step NELBOs of all models."""
-    run = run_of(runs, STUDY)
-    if run is None:
+    if STUDY not in runs:
         return not_yet(TEXT)
+    run = runs[STUDY]
     said, counts = run.said["likelihood"], _counts(run.said["likelihood"])
     whole = {name: run.bound(name, None, None) for name in NAMES}
     rows = [[NAMES["ar"], "", half(whole["ar"]["per_token"]), *[NOTHING] * len(counts)]] if whole["ar"] else []
@@ -50,9 +46,9 @@ def shadows_bounds(runs: Runs) -> Table:
 
 def _by_steps(runs: Runs, note: str, shown: Callable[[Json], str]) -> Table:
     """A row a model and plan, a column a number of steps, at T = 1."""
-    run = run_of(runs, STUDY)
-    if run is None:
+    if STUDY not in runs:
         return not_yet(TEXT)
+    run = runs[STUDY]
     counts, rows = _counts(run.said["cells"]), []
     for model, plan in _drawn(run.said["cells"]):
         cells = [run.cell(model, plan, N) for N in counts]
@@ -84,9 +80,9 @@ def shadows_nats(runs: Runs) -> Table:
 
 def shadows_students(runs: Runs) -> Table:
     """MCD's students beside the masked model, at its own entropy."""
-    run = run_of(runs, STUDY)
-    if run is None:
+    if STUDY not in runs:
         return not_yet(TEXT)
+    run = runs[STUDY]
     counts = _counts(run.said["cells"])
     rows = []
     for model in ("mcd", "mcd-plain"):
@@ -102,9 +98,9 @@ def shadows_students(runs: Runs) -> Table:
 
 def shadows_mauve(runs: Runs) -> Table:
     """MAUVE by the judge's features."""
-    run = run_of(runs, MAUVE)
-    if run is None:
+    if MAUVE not in runs:
         return not_yet(TEXT)
+    run = runs[MAUVE]
     cells = run.said["cells"]
     counts = _counts(cells)
     found = {(c["model"], c["plan"], c["steps"]): c for c in cells}
@@ -122,9 +118,9 @@ def _mauve(cell: Json | None) -> str:
 
 def speed_duo_sampling(runs: Runs) -> Table:
     """`unmask bench sampler --process uniform`."""
-    run = run_of(runs, SAMPLING)
-    if run is None:
+    if SAMPLING not in runs:
         return not_yet("Duo's sampling step")
+    run = runs[SAMPLING]
     ratios = {one["steps"]: one for one in run.said["ratios"]}
     rows = []
     for line in run.said["lines"]:
@@ -143,9 +139,9 @@ PLAIN = ("plain, our body", "plain, eager body")
 
 def speed_duo_training(runs: Runs) -> Table:
     """`unmask bench duo`."""
-    run = run_of(runs, TRAINING)
-    if run is None:
+    if TRAINING not in runs:
         return not_yet("its training step and curriculum")
+    run = runs[TRAINING]
     said = run.said
     rows, ratio = [], []
     for one in said["lines"]:
