@@ -31,8 +31,8 @@ def draw_figure(path: Path) -> None:
 def _cell(axis: Any, x: float, y: float, word: str, color: str) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    shape = {"boxstyle": "round,pad=0,rounding_size=0.08", "fc": color, "ec": "none"}
-    axis.add_patch(FancyBboxPatch((x, y), WIDTH, HEIGHT, **shape))
+    style = "round,pad=0,rounding_size=0.08"
+    axis.add_patch(FancyBboxPatch((x, y), WIDTH, HEIGHT, boxstyle=style, fc=color, ec="none"))
     axis.text(x + WIDTH / 2, y + HEIGHT / 2, word, ha="center", va="center", color=INK, fontsize=9.5)
 
 

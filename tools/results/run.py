@@ -129,8 +129,8 @@ class Queue:
             threads = max(1, (os.cpu_count() or 1) // self.parallel)
             environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
             with open(self.folder / f"{job.name}.log", "ab") as log:
-                out = {"stdout": log, "stderr": subprocess.STDOUT}
-                process = subprocess.Popen([*self.program, *job.words], env=environment, **out)
+                command = [*self.program, *job.words]
+                process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
             self.running.append(_Running(job, process, time.monotonic()))
             self._say(f"begins: {job}")
 
