@@ -31,6 +31,12 @@ unmask() { python -m unmask "$@"; }
 
 named_failures() { grep -sH "ended with" "${1:-$OUT/logs}"/*; } # every stage that did not end well
 
+finish() {
+  named_failures
+  results
+  say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"
+}
+
 shared() { # processes run on the GPU at the same time, not in turns, where NVIDIA's daemon for that is installed
   [ -z "${CUDA_MPS_PIPE_DIRECTORY:-}" ] && command -v nvidia-cuda-mps-control >/dev/null || return 0
   CUDA_MPS_PIPE_DIRECTORY=$(mktemp -d)
@@ -44,8 +50,17 @@ alone() { # the end of that: what follows can be timed
   unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 }
 
-saved_step() { # of a run: the newest step that is saved, if any
-  find "$1/state" -name 'step-*' 2>/dev/null | sed 's/.*step-0*//' | sort -n | tail -n 1
+trained() { # RUN SECONDS STEPS COOL OPTIONS...: where time is up before all STEPS are done, with COOL more steps from what is saved
+  local stopped
+  LIMIT=$2 unmask train "${@:5}" --out "$1" --steps "$3" && return
+  stopped=$(find "$1/state" -name 'step-*' 2>/dev/null | sed 's/.*step-0*//' | sort -n | tail -n 1)
+  [ -n "$stopped" ] || return
+  say "${1##*/} was stopped after $stopped steps"
+  unmask train "${@:5}" --out "$1" --steps "$((stopped + $4 < $3 ? stopped + $4 : $3))" # over COOL steps its rate falls to zero; over none it is written as it is
+}
+
+last_round() { # RUN: the student of the last whole round of a distillation
+  find "$1/rounds" -mindepth 1 -maxdepth 1 -name '[0-9]*' 2>/dev/null | sort -V | tail -n 1 | grep . || { say "ended with no round of ${1##*/}" >&2; return 1; }
 }
 
 narrow() { # FROM TO: a checkpoint in bf16, also after the deadline

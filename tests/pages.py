@@ -1,7 +1,5 @@
 """The page in a real browser: as `unmask play` serves it, and as `make playground` builds it."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

@@ -1,8 +1,6 @@
 """A judge with hand-made logits, letters for tokens, tiny networks to evaluate, and a cache folder of its own for every
 test."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
@@ -64,20 +62,11 @@ def _judge(tokenizer: Tokenizer, *, context: int = 64, bos: bool = False, eos: b
     """(judge, its hand-made logits). With `bos`, one state more than the tokenizer has must come first."""
     made = HandMade(tokenizer.size + bos, seed)
     judge = Judge(
-        name="hand-made",
-        id=json.dumps([tokenizer.hash, seed, bos]),
-        kind="test",
-        context=context,
-        eos_id=tokenizer.eos_id if eos else None,
-        bos_id=tokenizer.size if bos else None,
-        vocabulary=vocabulary_hash(tokenizer),
-        states=tokenizer.size + bos,
-        device=torch.device("cpu"),
-        dtype="float64",
-        encode=tokenizer.encode_batch,
-        logits=made.logits,
-        features=made.logits,
-    )
+        name="hand-made", id=json.dumps([tokenizer.hash, seed, bos]), kind="test", context=context,
+        eos_id=tokenizer.eos_id if eos else None, bos_id=tokenizer.size if bos else None,
+        vocabulary=vocabulary_hash(tokenizer), states=tokenizer.size + bos, device=torch.device("cpu"),
+        dtype="float64", encode=tokenizer.encode_batch, logits=made.logits, features=made.logits,
+    )  # fmt: skip
     return judge, made
 
 

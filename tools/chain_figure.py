@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs/figures/chain.svg"
 GIVEN, DRAWN, CHANGED = "#ececec", "#cfe3f1", "#f4c9a8"
 WORDS = ["she", "moved", "to", "Los", "Angeles", "in", "May"]
 SLOTS = [1, 3, 4, 6]  # the positions of the step
-WIDTH, HEIGHT, ACROSS = 0.92, 0.62, 1.0
+WIDTH, HEIGHT = 0.92, 0.62
 
 
 def draw_figure(path: Path) -> None:
@@ -31,20 +31,19 @@ def draw_figure(path: Path) -> None:
 def _cell(axis: Any, x: float, y: float, word: str, color: str) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    axis.add_patch(
-        FancyBboxPatch((x, y), WIDTH, HEIGHT, boxstyle="round,pad=0,rounding_size=0.08", fc=color, ec="none")
-    )
+    style = "round,pad=0,rounding_size=0.08"
+    axis.add_patch(FancyBboxPatch((x, y), WIDTH, HEIGHT, boxstyle=style, fc=color, ec="none"))
     axis.text(x + WIDTH / 2, y + HEIGHT / 2, word, ha="center", va="center", color=INK, fontsize=9.5)
 
 
 def _row(axis: Any, y: float, words: list[str], colors: dict[int, str]) -> None:
     for place, word in enumerate(words):
-        _cell(axis, place * ACROSS, y, word, colors.get(place, GIVEN))
+        _cell(axis, place, y, word, colors.get(place, GIVEN))
 
 
 def _frame(axis: Any, title: str, left: float) -> None:
     axis.set_title(title)
-    axis.set_xlim(left, len(WORDS) * ACROSS)
+    axis.set_xlim(left, len(WORDS))
     axis.set_ylim(-0.5, 4.2)
     axis.axis("off")
 
@@ -59,7 +58,7 @@ def _step(axis: Any) -> None:
     axis.text(0, 1.75, "with it: each also sees what the step drew before it", color=FADED)
     _row(axis, 0.3, WORDS, drawn)
     for before, after in pairwise(SLOTS):
-        ends = [((place + 0.5) * ACROSS - 0.04, 0.3 + HEIGHT) for place in (before, after)]
+        ends = [(place + 0.46, 0.3 + HEIGHT) for place in (before, after)]
         look = {"arrowstyle": "->", "color": INK, "connectionstyle": "arc3,rad=-0.45", "shrinkA": 1, "shrinkB": 2}
         axis.annotate("", xy=ends[1], xytext=ends[0], arrowprops=look)
 

@@ -64,11 +64,9 @@ def unpack(archive: bytes, folder: Path) -> None:
 
 def write_sizes(folder: Path) -> None:
     """What the page has to load before it can write, by name and size: a host may pack what it sends."""
-    loaded = [
-        folder / WEBASSEMBLY,
-        *(path for path in (folder / "model").iterdir() if path.suffix in (".onnx", ".json")),
-    ]
-    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(loaded)}
+    model = [path for path in (folder / "model").iterdir() if path.suffix in (".onnx", ".json")]
+    loaded = sorted([folder / WEBASSEMBLY, *model])
+    sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in loaded}
     (folder / "files.json").write_text(json.dumps(sizes, indent=1), encoding="utf-8")
 
 

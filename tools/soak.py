@@ -75,9 +75,8 @@ def trial(corpus: Path, out: Path, moments: random.Random, span: float) -> tuple
         shutil.rmtree(out)  # it was faster than usual and had ended: draw another moment
     states = sorted(path.name for path in (out / "state").glob("step-*"))
     writing = list(out.glob(".*.new-*")) + list((out / "state").glob(".*.new-*"))
-    doing = f"by {sent.name} after {states[-1] if states else 'no state'}" + (
-        f", writing {writing[0].name}" if writing else ""
-    )
+    doing = f"by {sent.name} after {states[-1] if states else 'no state'}"
+    doing += f", writing {writing[0].name}" if writing else ""
     run_until(train(corpus, out), out, None)
     return moment, doing
 

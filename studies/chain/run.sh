@@ -31,19 +31,12 @@ options() { # of a head, by its name
 }
 
 train() { # NAME STEPS OPTIONS...
-  local run="$OUT/$1" stopped
-  local -a how
-  # shellcheck disable=SC2046,SC2206
-  how=(-m unmask train --config "$here/chain.yaml" --data "$CORPUS" --no-progress --out "$run" $(options "$1") $FLAGS "${@:3}")
-  LIMIT=$TRAIN python "${how[@]}" --steps "$2" && return
-  stopped=$(saved_step "$run")
-  [ -n "$stopped" ] || return
-  say "$1 was stopped after $stopped steps"
-  python "${how[@]}" --steps "$((stopped + COOL < $2 ? stopped + COOL : $2))" # the rate falls to zero over these
+  # shellcheck disable=SC2046,SC2086
+  trained "$OUT/$1" "$TRAIN" "$2" "$COOL" --config "$here/chain.yaml" --data "$CORPUS" --no-progress $(options "$1") $FLAGS "${@:3}"
 }
 
 bounds() { # NAME MODEL OPTIONS...
-  python -m unmask evaluate --only_bounds --data "$CORPUS" -n "$TEXTS" --models "${1/#one-token/teacher}=$2" --out "$OUT/$1-bounds" "${@:3}"
+  unmask evaluate --only_bounds --data "$CORPUS" -n "$TEXTS" --models "${1/#one-token/teacher}=$2" --out "$OUT/$1-bounds" "${@:3}"
 }
 
 keep() { # at once, so that nothing is lost if time runs out
@@ -78,7 +71,7 @@ cost() { # of a step with the best head, alone on the machine; and the figure of
   head=$(find "$OUT/bf16" -maxdepth 1 -name '*-muon' ! -name 'blind*' 2>/dev/null | sort | tail -n 1) # small before large
   [ -n "$head" ] || return
   # shellcheck disable=SC2086
-  python -m unmask bench chain --model "$head" --steps $COUNTS --batches $BATCHES --rivals $BATCHES --data "$CORPUS" --texts "$TEXTS" \
+  unmask bench chain --model "$head" --steps $COUNTS --batches $BATCHES --rivals $BATCHES --data "$CORPUS" --texts "$TEXTS" \
     --json >"$OUT/.bench" && mv "$OUT/.bench" "$OUT/bench.json" &&
     python "$here/figure.py" "$OUT" --bench "$OUT/bench.json" --head "${head##*/}" ${RIVAL:+--rival "$RIVAL"}
 }
@@ -95,6 +88,5 @@ done
 } >"$OUT/logs/teacher.log" 2>&1 &
 wait
 { python "$here/table.py" "$OUT" && LIMIT=$((2 * LIMIT)) cost; } 2>"$OUT/logs/end.log" | tee "$OUT/table.md"
-named_failures
 keep
-say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"
+finish

@@ -71,8 +71,7 @@ worth() { # NAME FOLDER: the steps that count first, then all; what the first ca
 student() { # NAME TEACHER METHOD OPTIONS...: from its rounds to what the last whole one is worth
   local last
   distil "$@"
-  last=$(find "$OUT/$1/rounds" -mindepth 1 -maxdepth 1 -name '[0-9]*' 2>/dev/null | sort -V | tail -n 1)
-  [ -n "$last" ] || { say "ended with no round of $1"; return 1; }
+  last=$(last_round "$OUT/$1") || return
   say "$1 has the student of round ${last##*/} of $ROUNDS"
   keep "$last" "$1"
   worth "$1" "$last"
@@ -92,5 +91,4 @@ worth duo "$DUO" >"$OUT/logs/duo.log" 2>&1 &
 wait
 keep
 cat "$OUT/table.md"
-named_failures
-say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"
+finish

@@ -16,16 +16,10 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 deadline $((TIME - 20)) # the last table takes the rest
 
 train() { # NAME OPTIONS...
-  local run="$OUT/$1" stopped
-  # shellcheck disable=SC2206
-  local -a how=(train --data "$OUT/corpus" --length 17 --dropout 0 $FLAGS --optimiser muon --muon_lr 0.02 --lr 1.5e-3
-    --beta2 0.95 --warmup 100 --decay linear --ema 0.99 --eval_every "$STEPS" --save_every 100000 --log_every 100
-    --no-progress --no-tensorboard --out "$run" "${@:2}")
-  LIMIT=$((TIME * SHARE / 100)) unmask "${how[@]}" --steps "$STEPS" && return
-  stopped=$(saved_step "$run")
-  [ -n "$stopped" ] || return
-  say "$1 was stopped after $stopped steps: its rate has not come down to zero"
-  unmask "${how[@]}" --steps "$stopped" # no further step: written as what it is
+  # shellcheck disable=SC2086
+  trained "$OUT/$1" $((TIME * SHARE / 100)) "$STEPS" 0 --data "$OUT/corpus" --length 17 --dropout 0 $FLAGS --optimiser muon \
+    --muon_lr 0.02 --lr 1.5e-3 --beta2 0.95 --warmup 100 --decay linear --ema 0.99 --eval_every "$STEPS" --save_every 100000 \
+    --log_every 100 --no-progress --no-tensorboard "${@:2}"
 }
 
 drawn() { # NAME PLANS COUNTS
@@ -78,5 +72,4 @@ done
 wait
 keep
 cat "$OUT/table.md"
-named_failures
-say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"
+finish

@@ -25,15 +25,9 @@ options() { # of a model, by its name
 }
 
 train() { # NAME
-  local run="$OUT/$1" stopped
-  # shellcheck disable=SC2046,SC2086,SC2206
-  local -a how=(train $(options "$1") $SHAPE --dropout 0 --decay linear $FLAGS --data "$CORPUS" --eval_every 400
-    --save_every 200 --log_every 50 --keep 1 --no-progress --no-tensorboard --out "$run")
-  LIMIT=$TRAIN unmask "${how[@]}" --steps "$STEPS" && return
-  stopped=$(saved_step "$run")
-  [ -n "$stopped" ] || return
-  say "$1 was stopped after $stopped steps: its rate has not come down to zero"
-  unmask "${how[@]}" --steps "$stopped" # no further step: written as what it is
+  # shellcheck disable=SC2046,SC2086
+  trained "$OUT/$1" "$TRAIN" "$STEPS" 0 $(options "$1") $SHAPE --dropout 0 --decay linear $FLAGS --data "$CORPUS" --eval_every 400 \
+    --save_every 200 --log_every 50 --keep 1 --no-progress --no-tensorboard
 }
 
 keep() { # NAME: its weights in bf16 with those that are there, one model at a time
@@ -53,5 +47,4 @@ done
 wait
 keep
 tail -qn 1 "$OUT"/logs/*.log
-named_failures
-say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"
+finish

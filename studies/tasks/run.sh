@@ -89,10 +89,14 @@ plain() { # without the chain: the headline first
   [ "$kind" != 9 ] || python "$here/control.py" "$run/model" "$corpus-puzzles.txt" "$run/control-plain.json" ${TOY:+4}
 }
 
-chained() { # the chain, and what it writes
+beside() { # NAME OPTIONS...: a chain beside the model
   # shellcheck disable=SC2086
-  train "$((TIME / 4))" "$run/chain" --steps "$chained" --objective chain --from "$run/model" --batch "$batch" --lr 2e-3 \
-    --muon_lr 0.01 --weight_decay 0.01 --eval_every 0 $focus || return
+  train "$((TIME / 4))" "$run/$1" --steps "$chained" --objective chain --from "$run/model" --batch "$batch" --lr 2e-3 \
+    --muon_lr 0.01 --weight_decay 0.01 --eval_every 0 $focus "${@:2}"
+}
+
+chained() { # the chain, and what it writes
+  beside chain || return
   [ "$TEXTS" = "$HEADLINE" ] || # in case that time ends before all are written
     draw "$run/chain" chained-some "$TEXTS" --plans comb --steps "$eighth" --control_steps "$eighth" &
   draw "$run/chain" chained-eighth "$HEADLINE" --plans comb --steps "$eighth" --control_steps "$eighth"
@@ -104,9 +108,7 @@ chained() { # the chain, and what it writes
 
 blind() { # the control: the same head, which sees no token of its step
   # shellcheck disable=SC2086
-  train "$((TIME / 4))" "$run/blind" --steps "$chained" --objective chain --from "$run/model" --batch "$batch" --lr 2e-3 \
-    --muon_lr 0.01 --weight_decay 0.01 --eval_every 0 --set blind=true $focus &&
-    draw "$run/blind" blind "$TEXTS" --plans comb --steps $counts --control_steps $counts
+  beside blind --set blind=true && draw "$run/blind" blind "$TEXTS" --plans comb --steps $counts --control_steps $counts
 }
 
 student() { # a method: the model distilled, delta from 2/L, and what the student of the last whole round writes
@@ -115,8 +117,7 @@ student() { # a method: the model distilled, delta from 2/L, and what the studen
   LIMIT=$((TIME / 5)) unmask distill --teacher "$run/model" --data "$corpus" --method "$1" --tau 1 --tau_drop 0 --rounds 3 --round_steps "$distilled" \
     --delta "$(awk "BEGIN { print 2 / $length }")" --batch $((batch / 4)) --lr 3e-4 --warmup 20 --ema 0.99 --eval_every "$distilled" \
     --save_every 100000 --seed "$seed" $fast --no-progress --no-tensorboard --out "$run/$1"
-  last=$(find "$run/$1/rounds" -mindepth 1 -maxdepth 1 -name '[0-9]*' 2>/dev/null | sort -V | tail -n 1)
-  [ -n "$last" ] || { echo "ended with no round of $1"; return 1; }
+  last=$(last_round "$run/$1") || return
   # shellcheck disable=SC2086
   draw "$last" "$1" "$TEXTS" --plans comb iid --steps $counts --control_steps $counts
 }

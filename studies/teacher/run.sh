@@ -25,16 +25,10 @@ prepare() { # pocket's tokenizer is the one that this text's first preparation m
 }
 
 train() {
-  local run="$OUT/teacher" stopped
-  local -a how
   [ -z "$BEGUN" ] || shape="--from $OUT/begun --warmup 50 --muon_lr 0.01 --lr 7.5e-4"
-  # shellcheck disable=SC2206
-  how=(train --config "$here/teacher.yaml" $shape --data "$OUT/corpus" --out "$run" --seed "$SEED" $FLAGS)
-  LIMIT=$TRAIN unmask "${how[@]}" --steps "$STEPS" && return
-  stopped=$(saved_step "$run")
-  [ -n "$stopped" ] || return
-  say "stopped after $stopped steps"
-  LIMIT=$((TRAIN / 3 + 30)) unmask "${how[@]}" --steps "$((stopped + COOL < STEPS ? stopped + COOL : STEPS))" || [ -d "$run/checkpoint" ]
+  # shellcheck disable=SC2086
+  LIMIT=$((TRAIN / 3 + 30)) trained "$OUT/teacher" "$TRAIN" "$STEPS" "$COOL" --config "$here/teacher.yaml" $shape --data "$OUT/corpus" \
+    --seed "$SEED" $FLAGS || [ -d "$OUT/teacher/checkpoint" ]
 }
 
 gate() { LIMIT= python "$here/gate.py" "$OUT/bf16" --prose "$PROSE" --views "$VIEWS" --out "$OUT/gate.json"; }
@@ -68,6 +62,4 @@ shared
 race 2>"$OUT/logs/race.log"
 wait
 cat "$OUT/gate.md" "$OUT/race.md"
-named_failures
-results
-say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"
+finish

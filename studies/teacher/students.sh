@@ -60,8 +60,7 @@ student() { # NAME
   LIMIT=$((TIME * SHARE / 100)) unmask distill --teacher "$TEACHER" --data "$OUT/corpus" --rounds "$ROUNDS" --round_steps "$ROUND_STEPS" $how \
     $([ "${1%-s*}" = cd4lm ] || [ "${1%-s*}" = elbo ] || echo "--delta $DELTA") $FLAGS --seed "${1##*-s}" --save_every 100000 --samples 32 \
     --sample_steps 8 --no-progress --no-tensorboard --out "$run"
-  last=$(find "$run/rounds" -mindepth 1 -maxdepth 1 -name '[0-9]*' 2>/dev/null | sort -V | tail -n 1)
-  [ -n "$last" ] || { say "ended with no round of $1"; return 1; }
+  last=$(last_round "$run") || return
   say "$1 has the student of round ${last##*/} of $ROUNDS"
   [ "$1" != "${STUDENTS%% *}" ] || { narrow "$last" "$OUT/bf16/$1" && slices "$OUT/bf16/$1" "$1"; }
   worth "$1" "teacher=$TEACHER" "$1=$last" -- --temperatures 1
@@ -75,6 +74,4 @@ for name in $STUDENTS; do student "$name" >"$OUT/logs/$name.log" 2>&1 & done
 [ -z "$CONTROL" ] ||
   worth teacher "teacher=$TEACHER" -- --temperatures 1 0.9 0.8 --top_ps 0.95 0.9 >"$OUT/logs/teacher.log" 2>&1 &
 wait
-named_failures
-results
-say "all is in $KEEP: $(du -k "$KEEP"/* | tr '\n\t' '; ')"
+finish

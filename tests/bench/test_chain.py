@@ -25,16 +25,6 @@ def test_the_bench_runs_in_miniature(capsys):
         assert gumbel["over_without"] == pytest.approx(gumbel["ms_per_step"] / plain["ms_per_step"])
 
 
-def test_a_table_for_a_person(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
-    run(["bench", "chain", *OPTIONS.split()])
-    out = capsys.readouterr().out
-    assert "rounds / step" in out
-    assert "batch 1, 2 steps: " in out
-    assert "x the speed of the causal model" in out
-    assert "a trained head needs another number of rounds" in out
-
-
 def test_what_cannot_be_timed_is_refused_in_one_line():
     with pytest.raises(UserError, match="pocket has no chain: give the run of"):
         run(["bench", "chain", "--model", "pocket", "--device", "cpu"])

@@ -1,18 +1,16 @@
 """The measured step of LoRA distillation is a real one: the adapter moves, the base does not."""
 
 import torch
+from tests.small import shaken
 
 from unmask.bench.lora import lora_step
-from unmask.core.streams import stream
 from unmask.models.decoder import DecoderConfig
 from unmask.models.llada import LLaDA
 
 
 def test_it_measures_real_steps_and_leaves_the_base_alone(monkeypatch):
     model = LLaDA(DecoderConfig(vocab_size=40, length=32, hidden=16, blocks=2, heads=2, kv_heads=2, mlp=32, mask=7))
-    with torch.no_grad():
-        for value in model.parameters():
-            value.copy_(torch.randn(value.shape, generator=stream(1)) * 0.3)
+    shaken(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     students = []
     from unmask.bench import lora

@@ -64,11 +64,13 @@ def test_duos_sampler_too(capsys):
     [
         ("sampler --steps 2", ["x body alone", "plain, our body", "2 steps: ", "x faster than plain, eager body"]),
         ("distill --length 16", ["ms / sequence", "plain", "ours does ", "x the tokens of the plain step"]),
+        ("chain --steps 2", ["rounds / step", "batch 1, 2 steps: ", "x the speed of the causal model"]),
     ],
 )
 def test_a_table_for_a_person(words, shown, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    run(f"bench {words} --preset tiny --batch 2 --repeats 1 --device cpu".split())
+    rows = "--batches 1 --rivals 1" if "chain" in words else "--batch 2"
+    run(f"bench {words} --preset tiny {rows} --repeats 1 --device cpu".split())
     out = capsys.readouterr().out
     assert all(part in out for part in [*shown, "matmul rate measured here: "])
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.small import shaken
 from torch import Tensor
 
 from unmask.checkpoint.io import Checkpoint
@@ -27,12 +28,7 @@ def same_weights(one, other):
 
 
 def _random_dit(seed: int = 0, **overrides: Any) -> DiT:
-    model = DiT(**(SHAPE | overrides)).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return model
+    return shaken(DiT(**(SHAPE | overrides)).eval(), 1.0, seed)
 
 
 @pytest.fixture
@@ -71,21 +67,12 @@ def mdlm_folder(tmp_path: Path) -> Callable[..., Path]:
         folder.mkdir(parents=True)
         write_tensors(folder / "model.safetensors", _mdlm_tensors(model))
         shape = model.config
-        write_json(
-            folder / "config.json",
-            {
-                "model_type": "mdlm",
-                "vocab_size": shape.vocab_size,
-                "model_length": shape.length,
-                "hidden_dim": shape.hidden,
-                "cond_dim": shape.cond,
-                "n_blocks": shape.blocks,
-                "n_heads": shape.heads,
-                "dropout": shape.dropout,
-                "time_conditioning": False,
-                **facts,
-            },
-        )
+        said = {
+            "model_type": "mdlm", "vocab_size": shape.vocab_size, "model_length": shape.length,
+            "hidden_dim": shape.hidden, "cond_dim": shape.cond, "n_blocks": shape.blocks, "n_heads": shape.heads,
+            "dropout": shape.dropout, "time_conditioning": False,
+        }  # fmt: skip
+        write_json(folder / "config.json", said | facts)
         return folder
 
     return make

@@ -1,7 +1,5 @@
 """ONNX graphs of a DiT: onnxruntime computes what torch computes, whatever the shape."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.small import shaken
 
 from unmask.checkpoint.export import export
 from unmask.checkpoint.io import Checkpoint, load
@@ -37,11 +36,7 @@ SHAPES = {
 
 def random_dit(**shape: Any) -> DiT:
     """No weight is zero, so that a gate or shift that is lost shows."""
-    torch.manual_seed(0)
-    model = DiT(**shape)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    return model.eval()
+    return shaken(DiT(**shape)).eval()
 
 
 def run(folder: Path, tokens_RL: torch.Tensor) -> np.ndarray:

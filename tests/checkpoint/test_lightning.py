@@ -64,13 +64,9 @@ def lightning_file(foreign, random_dit, mdlm_tensors, tmp_path):
         if compiled:
             state = {name.replace("backbone.", "backbone._orig_mod."): value for name, value in state.items()}
         shadow = [value for name, value in mdlm_tensors(averaged).items() if "inv_freq" not in name]
-        content = {
-            "time_conditioning": False,
-            "diffusion": "absorbing_state",
-            "parameterization": "subs",
-            "model": {"length": 12, "dropout": 0.1},
-        } | facts
-        path = tmp_path / "last.ckpt"
+        content = {"time_conditioning": False, "diffusion": "absorbing_state", "parameterization": "subs",
+                   "model": {"length": 12, "dropout": 0.1}} | facts  # fmt: skip
+        path, extra = tmp_path / "last.ckpt", foreign.Words(a=1)
         torch.save(
             {
                 "epoch": 0,
@@ -78,11 +74,7 @@ def lightning_file(foreign, random_dit, mdlm_tensors, tmp_path):
                 "state_dict": state,
                 "ema": {"decay": 0.9999, "num_updates": 1000, "shadow_params": shadow},
                 "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(5), "step": torch.tensor(3.0)}}}],
-                "hyper_parameters": {
-                    "config": foreign.Config(content),
-                    "tokenizer": foreign.Trap(),
-                    "extra": foreign.Words(a=1),
-                },
+                "hyper_parameters": {"config": foreign.Config(content), "tokenizer": foreign.Trap(), "extra": extra},
                 "callbacks": {"Trap": foreign.Trap()},
             },
             path,
@@ -114,10 +106,7 @@ def test_the_trap_is_live(foreign, lightning_file):
 
 @pytest.mark.parametrize(
     ("facts", "message"),
-    [
-        ({"algo": {"name": "duo"}}, "contradicts itself"),
-        ({"time_conditioning": True}, "time-conditioned"),
-    ],
+    [({"algo": {"name": "duo"}}, "contradicts itself"), ({"time_conditioning": True}, "time-conditioned")],
 )
 def test_duo_is_known_by_its_metadata_inside_foreign_objects(lightning_file, facts, message):
     path, _, _ = lightning_file(**facts)
@@ -153,13 +142,9 @@ def test_views_and_other_types_are_rebuilt_as_torch_does(tmp_path):
 
     base = torch.arange(24.0).reshape(4, 6)
     content = {
-        "view": base[1:, ::2],
-        "turned": base.t(),
-        "half": base.bfloat16(),
-        "whole": torch.arange(3),
-        "parameter": torch.nn.Parameter(base[0]),
-        "number": torch.tensor(2.5),
-    }
+        "view": base[1:, ::2], "turned": base.t(), "half": base.bfloat16(), "whole": torch.arange(3),
+        "parameter": torch.nn.Parameter(base[0]), "number": torch.tensor(2.5),
+    }  # fmt: skip
     torch.save(content, tmp_path / "some.pt")
     got = read_torch_file(tmp_path / "some.pt")
     assert got.keys() == content.keys()

@@ -1,11 +1,10 @@
 """Small random models that write, and `unmask sample` on them."""
 
 import pytest
-import torch
+from tests.small import shaken
 
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import main
-from unmask.core.streams import stream
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.dit.network import DiT
 
@@ -16,11 +15,7 @@ WORDS = "once upon a time there lived a wolf. naïve café, 日本語 🙂! "
 def _random_checkpoint(causal=False):
     tokenizer = Tokenizer.train([WORDS * 3], 300)
     model = DiT(tokenizer.size + 1, L, hidden=16, cond=8, blocks=1, heads=2, causal=causal)
-    generator = stream(0, "weights")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return Checkpoint(model.double(), tokenizer=tokenizer)
+    return Checkpoint(shaken(model).double(), tokenizer=tokenizer)
 
 
 @pytest.fixture

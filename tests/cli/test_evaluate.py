@@ -1,7 +1,5 @@
 """`unmask evaluate` and `unmask report` as a person types them, on tiny networks with random weights."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,35 +8,23 @@ import sys
 from pathlib import Path
 
 import pytest
-import tokenizers
 import torch
+from tests.scene import SIZE
 
-from unmask.checkpoint.io import Checkpoint, save
+from unmask.checkpoint.io import save
 from unmask.cli.main import main
 from unmask.core.streams import stream
-from unmask.data.tokenizer import EOS, Tokenizer
-from unmask.models.dit.network import DiT
 
-SIZE, LENGTH = 12, 16
-
-
-def _network(tokenizer: Tokenizer, seed: int, causal: bool = False) -> Checkpoint:
-    torch.manual_seed(seed)
-    model = DiT(SIZE + 1, LENGTH, hidden=16, cond=8, blocks=1, heads=2, dropout=0.0, causal=causal).eval()
-    torch.nn.init.normal_(model.head.linear.weight, std=0.5)
-    return Checkpoint(model, tokenizer=tokenizer)
+LENGTH = 16
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Path:
+def place(tmp_path_factory, letters, network) -> Path:
     """A folder with a teacher, a student, a causal judge and a text file."""
     folder = tmp_path_factory.mktemp("place")
-    words = {**{chr(ord("a") + i): i for i in range(SIZE - 1)}, EOS: SIZE - 1}
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, EOS))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer = Tokenizer(inner.to_str(), "letters")
+    tokenizer = letters(SIZE)
     for seed, name in enumerate(("teacher", "student", "judge")):
-        save(_network(tokenizer, seed, causal=name == "judge"), folder / name)
+        save(network(tokenizer, seed, causal=name == "judge", length=LENGTH), folder / name)
     ids = torch.randint(SIZE - 1, (20 * LENGTH,), generator=stream(0, "text")).tolist()
     (folder / "text.txt").write_text(" ".join(chr(ord("a") + i) for i in ids))
     return folder

@@ -1,7 +1,5 @@
 """`unmask prepare` at the command line: what it prints, and one line with exit 2 for every mistake."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -19,9 +17,7 @@ def text(tmp_path: Path) -> Path:
     return tmp_path / "text.txt"
 
 
-def test_it_says_what_it_made_and_does_nothing_the_second_time(
-    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_what_it_made_and_does_nothing_the_second_time(text, tmp_path, capsys):
     out = tmp_path / "out[/bold]"  # no markup
     command = ["prepare", str(text), "--out", str(out), "--vocab_size", "300"]
     assert main(command) == 0

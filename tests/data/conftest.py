@@ -1,7 +1,5 @@
 """Small corpora and shard sets for the tests of data/."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reading text: documents against a plain line-by-line reading, every container, every kind of damage."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma
@@ -16,7 +14,6 @@ import zstandard
 from unmask.core.errors import UserError
 from unmask.data import corpus
 from unmask.data.corpus import Reading, find, text_documents
-from unmask.data.tokenizer import Tokenizer
 
 SEPARATOR = "<|endoftext|>"
 
@@ -70,9 +67,7 @@ def test_separator_lines_of_windows_files() -> None:
     assert documents(text_documents([text], SEPARATOR)) == ["one\r\ntwo", "three"]
 
 
-def test_a_long_document_in_pieces_has_the_tokens_of_the_whole(
-    prose: Prose, monkeypatch: pytest.MonkeyPatch, small: Tokenizer
-) -> None:
+def test_a_long_document_in_pieces_has_the_tokens_of_the_whole(prose, monkeypatch, small):
     monkeypatch.setattr(corpus, "PIECE", 64)
     text = prose(5, 3000)
     pieces = list(text_documents([text], SEPARATOR))

@@ -1,7 +1,5 @@
 """The loader: every block once an epoch, one global batch however it is divided, mixtures by weight."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

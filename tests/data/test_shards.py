@@ -1,7 +1,5 @@
 """Shards on disk: reads across files, and every way a folder can be damaged, unfinished or someone else's."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -103,9 +101,7 @@ def test_a_folder_without_a_good_index_is_refused(shard_set: Callable[..., Shard
         ("pocket", "the model", "--tokenizer set to the one of the model"),  # nobody knows where it is
     ],
 )
-def test_a_wrong_tokenizer_names_the_option_that_mends_it(
-    shard_set: Callable[..., ShardSet], tokenizer: str, owner: str, option: str
-) -> None:
+def test_a_wrong_tokenizer_names_the_option_that_mends_it(shard_set, tokenizer, owner, option):
     wanted = Tokenizer.load(tokenizer)
     wanted.name = "tok" if tokenizer == "pocket" else wanted.name  # what a checkpoint calls it says nothing
     with pytest.raises(UserError, match=f"prepare the text again with {option}$"):

@@ -1,7 +1,5 @@
 """Orders without memory: permutations by enumeration, shares by counting, and numbers that may never change."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The division into splits: the rule by documents, the rule by characters, and that no text is lost or moved."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,9 +34,7 @@ def test_the_last_documents_are_validation_and_those_before_them_test(prose: Pro
 @pytest.mark.parametrize("piece", [50, 1 << 18])
 @pytest.mark.parametrize(("validation", "test"), [(0.05, 0.05), (0.06, 0.0), (0.0, 0.06), (0.0, 0.0)])
 @pytest.mark.parametrize("name", ["one.txt", "few.txt"])
-def test_too_few_documents_are_divided_by_characters(
-    prose: Prose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, validation: float, test: float, piece: int
-) -> None:
+def test_too_few_documents_are_divided_by_characters(prose, tmp_path, monkeypatch, name, validation, test, piece):
     monkeypatch.setattr(corpus, "PIECE", piece)
     texts, sources, plan = planned(prose, tmp_path, name, validation, test)
     items = list(plan.items(sources, Reading()))

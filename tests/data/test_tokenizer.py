@@ -1,7 +1,5 @@
 """Tokenizers: GPT-2's published ids, exact round trips, one hash for one tokenizer, and files that are none."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess
@@ -82,9 +80,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, small: Tokenizer) -> No
         Tokenizer.train(["text"], 256)
 
 
-def test_a_models_tokenizer_goes_by_its_name_its_folder_or_its_run(
-    tmp_path: Path, small: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_models_tokenizer_goes_by_its_name_its_folder_or_its_run(tmp_path, small, monkeypatch):
     for folder in ("package/assets/minnow", "run/checkpoint", "elsewhere/minnow"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "tokenizer.json").write_text(small.to_json(), encoding="utf-8")

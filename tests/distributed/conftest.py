@@ -1,7 +1,5 @@
 """A tiny corpus, and a way to start two processes as torchrun does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.distributed.test_distill_processes import COMMANDS, COMMON
+from tests.small import shaken
 from tests.training.runs import lines
 
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import run
-from unmask.core.streams import stream
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.decoder import DecoderConfig
 from unmask.models.dit.network import DiT
@@ -28,11 +28,7 @@ def test_two_processes_train_and_distil_an_adapter_as_one(corpus, two_processes,
     shape = DecoderConfig(vocab_size=7, length=12, hidden=16, blocks=2, heads=2, kv_heads=2, mlp=32, mask=6)
     bases = {"dit": DiT(7, 12, hidden=16, cond=8, blocks=2, heads=2, dropout=0.0), "llada": LLaDA(shape)}
     for name, model in bases.items():
-        generator = stream(0, "weights")
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-        save(Checkpoint(model, tokenizer=Tokenizer.load(corpus)), tmp_path / name)
+        save(Checkpoint(shaken(model), tokenizer=Tokenizer.load(corpus)), tmp_path / name)
     verbs = {
         "train": ["train", "--from", str(tmp_path / "dit"), "--steps", "6"],
         "distill": ["distill", "--teacher", str(tmp_path / "llada"), *ROUNDS.split()],

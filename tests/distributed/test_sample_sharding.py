@@ -3,11 +3,10 @@
 import json
 
 import pytest
-import torch
+from tests.small import shaken
 
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.cli.main import main
-from unmask.core.streams import stream
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.dit.network import DiT
 
@@ -15,11 +14,7 @@ from unmask.models.dit.network import DiT
 def test_two_processes_write_what_one_writes(two_processes, tmp_path, capsys):
     tokenizer = Tokenizer.train([], 257)
     model = DiT(tokenizer.size + 1, 20, hidden=16, cond=8, blocks=1, heads=2)
-    generator = stream(0, "weights")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    save(Checkpoint(model.double(), tokenizer=tokenizer), tmp_path / "model")
+    save(Checkpoint(shaken(model).double(), tokenizer=tokenizer), tmp_path / "model")
     # five samples of three lengths, so that the processes have different shares and batches
     words = ["sample", "--model", str(tmp_path / "model"), "--device", "cpu", "--steps", "4", "--plan", "confidence",
              "--prompt", "one", "two", "three", "four", "five", "--length", "20", "12", "20", "16", "20",

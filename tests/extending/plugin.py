@@ -3,8 +3,6 @@
 `unmask ... --plugin tests/extending/plugin.py`, an entry point, or an import makes all of it known.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """A checker of the user's own becomes a score of every text; one that cannot serve is one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

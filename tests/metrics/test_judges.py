@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.small import shaken
 
 from unmask.checkpoint.io import Checkpoint, save
 from unmask.core.errors import UserError
@@ -34,12 +35,8 @@ def bpe():
 
 
 def network(tokenizer, causal=True):
-    torch.manual_seed(0)
     model = DiT(tokenizer.size + 1, 32, hidden=16, cond=8, blocks=2, heads=2, causal=causal).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.2 * torch.randn_like(weight))
-    return Checkpoint(model, tokenizer=tokenizer)
+    return Checkpoint(shaken(model), tokenizer=tokenizer)
 
 
 def blocks(tokenizer, length=24):
@@ -278,16 +275,11 @@ def write_gguf(gguf, path, weights, bpe):
     content = json.loads(bpe.to_json())
     tokens = sorted(content["model"]["vocab"], key=content["model"]["vocab"].get)
     writer = gguf.GGUFWriter(str(path), "llama")
-    writer.add_context_length(64)
-    writer.add_embedding_length(8)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(12)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(4)
-    writer.add_rope_dimension_count(2)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(bpe.size)
-    writer.add_tokenizer_model("gpt2")
+    shape = {"context_length": 64, "embedding_length": 8, "block_count": 1, "feed_forward_length": 12, "head_count": 4,
+             "head_count_kv": 4, "rope_dimension_count": 2, "layer_norm_rms_eps": 1e-5, "vocab_size": bpe.size,
+             "tokenizer_model": "gpt2"}  # fmt: skip
+    for name, value in shape.items():
+        getattr(writer, f"add_{name}")(value)
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token == EOS else 1 for token in tokens])
     writer.add_token_merges([" ".join(pair) for pair in content["model"]["merges"]])

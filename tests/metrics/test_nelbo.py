@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from tests.small import shaken
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
@@ -31,13 +32,8 @@ def texts(source):
 
 
 def tiny(tokenizer, causal=False, seed=0):
-    """A small network with weights away from their birth, where the head is zero."""
-    torch.manual_seed(seed)
     model = DiT(tokenizer.size + 1, 16, hidden=16, cond=8, blocks=2, heads=2, causal=causal).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.add_(0.2 * torch.randn_like(weight))
-    return Checkpoint(model, tokenizer=tokenizer)
+    return Checkpoint(shaken(model, seed=seed), tokenizer=tokenizer)
 
 
 def test_one_token_a_step_with_an_exact_denoiser_is_the_likelihood(source, texts):

@@ -1,7 +1,5 @@
 """Energy distance and gradient moments against closed forms, loops and autograd."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

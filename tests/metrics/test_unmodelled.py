@@ -1,7 +1,5 @@
 """Texts without a model: what they are made of, that they please the bundled judge, and that nobody is credited."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -38,7 +38,7 @@ def test_equal_counts_where_they_are_promised(plan: str) -> None:
 @pytest.mark.parametrize("steps", range(2, 17))
 @pytest.mark.parametrize("plan", SPREAD)
 def test_positions_of_one_step_keep_their_distance(plan: str, steps: int, L: int) -> None:
-    """On N equal intervals of u. What `sample` assigns by rank: tests/sampling/test_spacing.py."""
+    """On N equal intervals of u. What `sample` assigns by rank: test_spacing.py."""
     step_BL = (draws(plan, 60, L, steps) * steps).long()
     promised = make_plan(plan).distance(steps)
     apart = torch.arange(L)[:, None] - torch.arange(L)[None]

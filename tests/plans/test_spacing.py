@@ -90,15 +90,6 @@ def test_where_n_divides_the_blanks_counts_alone_give_the_same(L, prompt, steps)
         assert torch.equal(stride_steps(blank_BL, steps, grid), by_counts(blank_BL, grid))
 
 
-def test_where_it_does_not_counts_alone_bring_neighbours_together():
-    """The fault that cells are there for, and that this file would see."""
-    for kind, steps in (("all", 24), ("prompt", 8)):
-        blank_BL = blanks(kind, 256)
-        assert least_distance(by_counts(blank_BL, make_grid("rank", steps))) == 1
-        assert least_distance(stride_steps(blank_BL, steps)) == steps
-    assert [make_plan(plan).cells(24) for plan in ("stride", "golden", "iid")] == [24, 1, 1]
-
-
 def test_as_many_steps_as_blanks_is_one_at_a_time_wherever_they_stand():
     blank_BL = torch.zeros(B, 60, dtype=torch.bool)
     blank_BL[:, ::10] = True  # one residue class of positions, were positions counted

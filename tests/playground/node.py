@@ -1,7 +1,5 @@
 """The page's own JavaScript under node, or a clear skip where there is none."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

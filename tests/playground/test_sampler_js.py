@@ -1,7 +1,5 @@
 """From the same logits and the same seed, the static page writes what `unmask.sample` writes, to the token."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The built static page: small, whole, and the bundled model writes in it what Python writes."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

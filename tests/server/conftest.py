@@ -1,7 +1,5 @@
 """A tiny model with an engine, and a live server on the loopback."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

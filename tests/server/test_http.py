@@ -1,7 +1,5 @@
 """What a live server lets through, and what it bears: wrong requests, slow, vanishing and many clients, its end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -87,10 +85,7 @@ def test_a_template_of_tokens_and_a_text_with_blanks_are_filled(address, checkpo
 def test_a_wrong_body_gets_one_line(address, body):
     for path in ("drafts", "infill", "completions", "chat/completions"):
         answer = httpx.post(f"{address}/v1/{path}", content=body, headers={"content-type": "application/json"})
-        if path == "completions" and body in (
-            b'{"model": "tiny", "prompt": ["a"]}',
-            b'{"model": "tiny", "alternatives',
-        ):
+        if path == "completions" and body == b'{"model": "tiny", "prompt": ["a"]}':
             continue
         assert answer.status_code == 400, (path, answer.text)
         assert "\n" not in answer.json()["error"]["message"]

@@ -1,7 +1,5 @@
 """OpenAI's own client against a live server: whole and streamed, stops, laws, usage, errors."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`unmask play`: which models it plays with, and that it opens the page unless asked not to."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Published families behind an address: a small LLaDA with its chat template, LLaDA and Dream by their tokens alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

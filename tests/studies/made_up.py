@@ -1,7 +1,5 @@
 """Made-up results of a study: a teacher, two rounds of a student, a causal model, real text and a parrot."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

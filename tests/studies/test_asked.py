@@ -1,7 +1,5 @@
 """What may be asked of an evaluation: mistakes are found before any work, defaults fit, and what was cut is said."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -100,9 +98,7 @@ def test_options_of_drawing_are_named_where_nothing_is_drawn(scene, given) -> No
         (40, "golden@{folder}/alone.json", [6]),  # and this one nothing but 6
     ],
 )
-def test_steps_that_nobody_asked_for_are_cut_to_what_there_is(
-    letters, network, tmp_path, length, plan, expected
-) -> None:
+def test_steps_that_nobody_asked_for_are_cut_to_what_there_is(letters, network, tmp_path, length, plan, expected):
     """Asked for in the same call they are refused."""
     paths = [{"steps": n, "times": [1 - k / n for k in range(n + 1)]} for n in range(1, 7)]
     grid = {"plan": "golden", "grid": {"name": "fitted", "by": "rank", "times": paths[-1]["times"]}}

@@ -1,12 +1,10 @@
 """What is kept belongs to the model that drew it, and its seconds to how it was drawn."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 
 import pytest
-import torch
+from tests.small import shaken
 
 from unmask.checkpoint.identity import identity_of, weights_hash
 from unmask.checkpoint.io import Checkpoint, load, save
@@ -23,13 +21,8 @@ SIZE, LENGTH = 12, 16
 
 
 def network(tokenizer, *, heads: int = 2, causal: bool = False, **facts) -> Checkpoint:
-    torch.manual_seed(0)
     model = DiT(SIZE + 1, LENGTH, hidden=16, cond=8, blocks=1, heads=heads, dropout=0.0, causal=causal).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # at birth it does not look at its input
-            if not bool(parameter.any()):
-                parameter.normal_(std=0.5)
-    return Checkpoint(model, tokenizer=tokenizer, **facts)
+    return Checkpoint(shaken(model), tokenizer=tokenizer, **facts)
 
 
 @pytest.fixture

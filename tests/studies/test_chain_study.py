@@ -1,11 +1,7 @@
 """The scripts of studies/chain, at toy size: heads trained with their model's last blocks, tables, figure, card."""
 
-from __future__ import annotations
-
-import importlib
 import json
 import sys
-from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 
@@ -22,23 +18,8 @@ from unmask.data.shards import ShardSet
 from unmask.metrics.score import Ratio
 from unmask.studies.results import Bound
 
-HERE = Path(__file__).parents[2] / "studies" / "chain"
 QUICK = {"steps": 2, "batch": 4, "hidden": 8, "heads": 2, "blocks": 1, "tensorboard": False, "progress": False,
          "device": "cpu", "plan": "comb", "plan_steps": 2}  # fmt: skip
-
-
-@pytest.fixture
-def script(monkeypatch):
-    """A script of the study, as a module; they import one another by their bare names."""
-    names = ("table", "figure", "joint", "ship")
-    monkeypatch.syspath_prepend(HERE)
-
-    def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-    yield load
-    for name in names:
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +51,7 @@ def said(monkeypatch, module: ModuleType, *options: object) -> None:
 
 
 def test_blocks_learn_with_a_head_and_both_are_saved_when_the_time_is_up(folder, script, monkeypatch, tmp_path, capsys):
-    joint = script("joint")
+    joint = script("chain/joint")
     how = ["--blocks", "1", "0", "--batch", "2", "--warmup", "1", "--steps", "1000", "--seconds", "1e-9"]
     said(monkeypatch, joint, "--model", folder / "base", "--data", folder / "corpus", "--out", tmp_path, *how)
     assert "step 1, " in capsys.readouterr().out
@@ -87,33 +68,9 @@ def test_blocks_learn_with_a_head_and_both_are_saved_when_the_time_is_up(folder,
         unmask.sample(folder / "base", 1, 4, step_law=tmp_path / "joint-1", device="cpu")
 
 
-def test_the_loss_of_joint_training_reaches_the_blocks_as_the_derivative_says(folder, script):
-    """The gradient of a weight of the last block against a difference quotient of the loss."""
-    joint = script("joint")
-    base = unmask.load(folder / "base")
-    pupil = joint.Pupil(base, 1, Namespace(head_lr=1e-3, lr=1e-3), torch.device("cpu"))
-    torch.nn.init.normal_(pupil.head.out.weight, std=0.3, generator=torch.Generator().manual_seed(0))
-    tokens_BL = torch.randint(SIZE, (4, LENGTH), generator=torch.Generator().manual_seed(1))
-    batch = joint.Batch(tokens_BL, 0, 4)
-    weight = pupil.body.blocks[-1].qkv.weight
-
-    def loss() -> torch.Tensor:
-        return pupil.objective(pupil.head, batch, step=0, generator=torch.Generator().manual_seed(2)).loss_BL.mean()
-
-    loss().backward()
-    assert weight.grad is not None
-    along = torch.sign(weight.grad) * 1e-3
-    with torch.no_grad():
-        weight += along
-        up = loss()
-        weight -= 2 * along
-        down = loss()
-    assert float(up - down) / 2 == pytest.approx(float((weight.grad * along).sum()), rel=0.02)
-
-
 def test_predictions_are_told_from_the_bounds(script):
     """Of made-up bounds: what is printed is their arithmetic."""
-    table, found = script("table"), {}
+    table, found = script("chain/table"), {}
     nats = {("teacher", "permutation", 256): 4.0, ("teacher", "comb", 2): 4.6, ("teacher", "comb", 4): 4.2,
             ("small-muon", "comb", 2): 4.15, ("small-muon", "comb", 4): 4.1, ("small-muon", "golden", 4): 4.05,
             ("small-muon", "comb", 8): 4.01, ("small-adamw", "comb", 2): 4.2, ("blind-muon", "comb", 2): 4.57,
@@ -145,10 +102,10 @@ def test_predictions_are_told_from_the_bounds(script):
 
 
 def test_a_head_becomes_an_asset_with_its_own_figures(folder, script, tmp_path):
-    script("ship").main(folder / "run", tmp_path / "asset")
+    script("chain/ship").main(folder / "run", tmp_path / "asset")
     made, base = stored(tmp_path / "asset"), unmask.load(folder / "base")
     assert {weight.dtype for weight in made.model.parameters()} == {torch.bfloat16}
-    card, found = (tmp_path / "asset" / "README.md").read_text(), script("table").found_in(folder / "run")
+    card, found = (tmp_path / "asset" / "README.md").read_text(), script("chain/table").found_in(folder / "run")
     alone, mine, blind = (found[name, "comb", 2].value for name in ("teacher", "small-muon", "blind-muon"))
     shown = next(line for line in card.splitlines() if line.startswith("| `comb` | 2 |")).split(" | ")
     assert shown[2] == f"{alone:.4f}"
@@ -168,11 +125,11 @@ def test_the_figure_puts_bounds_and_seconds_together(folder, script, monkeypatch
     how += ["--data", str(folder / "corpus"), "--texts", "3"]
     run(["bench", "chain", "--model", str(folder / "run" / "bf16" / "small-muon"), *how])
     bench.write_text(capsys.readouterr().out)
-    measured = script("table").found_in(folder / "run")
+    measured = script("chain/table").found_in(folder / "run")
     for row in json.loads(bench.read_text())["lines"]:
         if row["name"] in (models := {"no head": "teacher", "head, gumbel": "small-muon"}):
             assert row["nats"] == pytest.approx(measured[models[row["name"]], "comb", row["steps"]].value, abs=1e-5)
-    said(monkeypatch, script("figure"), folder / "run", "--bench", bench)
+    said(monkeypatch, script("chain/figure"), folder / "run", "--bench", bench)
     shown = capsys.readouterr().out
     assert [line.split(" | ")[:2] for line in shown.splitlines()[3:5]] == [["| 1", "2"], ["| 1", "4"]]
     rows = {row["name"]: row for row in json.loads(bench.read_text())["lines"] if row["steps"] in (2, LENGTH)}
@@ -184,7 +141,7 @@ def test_the_figure_puts_bounds_and_seconds_together(folder, script, monkeypatch
 
 
 def test_equal_seconds_lie_between_two_numbers_of_steps(script):
-    figure = script("figure")
+    figure = script("chain/figure")
 
     def bound(nats: float, size: float = 4.0) -> Bound:
         ratio = Ratio.of(torch.full((3,), nats), torch.full((3,), 1.0))

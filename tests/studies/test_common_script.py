@@ -1,7 +1,5 @@
 """studies/common.sh, which every study's script sources: what is kept can be had again, and what failed is named."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tarfile

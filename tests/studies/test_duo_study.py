@@ -3,8 +3,6 @@
 `python` is a stand-in here: it notes what it was asked, and leaves what the real one would leave, or fails.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,8 +1,7 @@
 """Kept cells are found by what the sampler does: whatever changes its law changes their key."""
 
-from __future__ import annotations
-
 import dataclasses
+from functools import partial
 
 import pytest
 
@@ -37,24 +36,23 @@ def test_the_same_law_has_the_same_key_and_another_another() -> None:
     assert iid.behaviour(3, 1.0, dataclasses.replace(CHECKPOINT, process=Masked(Cosine()))) != first["iid"]
 
 
-def test_a_change_of_the_draw_changes_every_key(monkeypatch) -> None:
-    before, draw = keys(), categorical.draw
-    monkeypatch.setattr(categorical, "draw", lambda logits, uniform, *rest: draw(logits, 1 - uniform, *rest))
+def other_tokens(draw, logits, uniform, *rest):
+    return draw(logits, 1 - uniform, *rest)
+
+
+def other_log_q(draw, *given):
+    drawn = draw(*given)
+    return dataclasses.replace(drawn, log_q_M=drawn.log_q_M - 1e-3)
+
+
+@pytest.mark.parametrize("other", [other_tokens, other_log_q])
+def test_a_change_of_the_draw_changes_every_key(monkeypatch, other) -> None:
+    before = keys()
+    monkeypatch.setattr(categorical, "draw", partial(other, categorical.draw))
     after = keys()
     assert all(after[name] != key for name, key in before.items())
     monkeypatch.undo()
     assert keys() == before
-
-
-def test_log_q_counts_too(monkeypatch) -> None:
-    before, draw = keys(), categorical.draw
-
-    def off(*given):
-        drawn = draw(*given)
-        return dataclasses.replace(drawn, log_q_M=drawn.log_q_M - 1e-3)
-
-    monkeypatch.setattr(categorical, "draw", off)
-    assert all(keys()[name] != key for name, key in before.items())
 
 
 def test_a_change_of_one_plans_law_changes_its_key_alone(monkeypatch) -> None:
@@ -67,8 +65,8 @@ def test_a_change_of_one_plans_law_changes_its_key_alone(monkeypatch) -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.8, 0.4])
 def test_the_causal_sampler_has_one_too(monkeypatch, temperature) -> None:
     fingerprint.causal_behaviour.cache_clear()
-    before, draw = fingerprint.causal_behaviour(temperature), categorical.draw
-    monkeypatch.setattr(categorical, "draw", lambda logits, uniform, *rest: draw(logits, 1 - uniform, *rest))
+    before = fingerprint.causal_behaviour(temperature)
+    monkeypatch.setattr(categorical, "draw", partial(other_tokens, categorical.draw))
     fingerprint.causal_behaviour.cache_clear()
     assert fingerprint.causal_behaviour(temperature) != before
     fingerprint.causal_behaviour.cache_clear()

@@ -5,8 +5,6 @@ students is the teacher with its logits divided by a temperature: no gain. The o
 which four are counted: a true gain.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

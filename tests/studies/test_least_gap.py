@@ -1,7 +1,5 @@
 """R at the temperature where it is least, on cells whose true R is known: the choice must not flatter the score."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """Results on disk and merged into one: only what is whole, and was really read and meant alike, goes together."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest
@@ -19,17 +17,10 @@ SETTINGS = {"steps": [4], "plans": ["golden"], "temperatures": [1.0], "n": 8, "p
 
 
 def run(
-    model: str = "teacher",
-    *,
-    texts: str | None = "aa",
-    count: int = 8,
-    source: str | None = "corpus",
-    split: str | None = "validation",
-    plan: str = "golden",
-    times: tuple[float, ...] = (1.0, 0.5, 0.0),
-    device: str = "a machine",
-    **about: object,
-) -> Results:
+    model: str = "teacher", *, texts: str | None = "aa", count: int = 8, source: str | None = "corpus",
+    split: str | None = "validation", plan: str = "golden", times: tuple[float, ...] = (1.0, 0.5, 0.0),
+    device: str = "a machine", **about: object,
+) -> Results:  # fmt: skip
     """One model's bound and cell on a plan, beside real text; `texts` is the hash of what was read, None: no record."""
     read = {"source": source, "split": split, "wrap": False, "texts": count, "sha256": texts} if texts else {}
     ratio = Ratio.mean(4 + torch.randn(count, generator=stream(0, model, plan), dtype=torch.float64))

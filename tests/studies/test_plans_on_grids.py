@@ -1,7 +1,5 @@
 """PLAN and PLAN@GRID: which law is run, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

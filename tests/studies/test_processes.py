@@ -1,7 +1,5 @@
 """A process that goes by no plan: what it cannot have is left out and said, and the rest is measured."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The report of made-up results: what it claims, and that it claims no more than its intervals."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The report as files: that nothing is missing, and how a real browser shows it."""
 
-from __future__ import annotations
-
 import html.parser
 import re
 import shutil

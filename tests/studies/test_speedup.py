@@ -1,7 +1,5 @@
 """Speed-up at equal own entropy, on cells whose texts are drawn from known laws: no model, no judge, all in seconds."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

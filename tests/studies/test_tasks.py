@@ -1,29 +1,13 @@
 """The tasks of studies/tasks: what is made is right, and whatever is changed in it is found."""
 
-from __future__ import annotations
-
-import importlib.util
 import json
 import random
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-HERE = Path(__file__).parents[2] / "studies" / "tasks"
 
-
-def task(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"task_{name}", HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_records_are_right_and_of_one_length() -> None:
-    records, rng = task("records"), random.Random(0)
+def test_records_are_right_and_of_one_length(script) -> None:
+    records, rng = script("tasks/records"), random.Random(0)
     lines = [records.make(rng) for _ in range(2000)]
     assert {len(line) for line in lines} == {127}
     assert all(records.check(line)["all"] == 1 for line in lines)
@@ -41,8 +25,8 @@ def test_records_are_right_and_of_one_length() -> None:
         ("sum", lambda record: {**record, "sum": record["sum"] + 1}),
     ],
 )
-def test_a_wrong_record_is_found_by_the_part_that_is_wrong(part, change) -> None:
-    records = task("records")
+def test_a_wrong_record_is_found_by_the_part_that_is_wrong(script, part, change) -> None:
+    records = script("tasks/records")
     record = json.loads(records.make(random.Random(1)))
     found = records.check(json.dumps(change(record)))
     right = {name for name in ("parses", "copy", "count", "sum") if found[name]}
@@ -51,12 +35,12 @@ def test_a_wrong_record_is_found_by_the_part_that_is_wrong(part, change) -> None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": 3}', '{"id":"a","tags":[],"count":0,"add":[],"sum":"0"}'])
-def test_what_is_no_record_has_no_right_part(text) -> None:
-    assert not any(value for name, value in task("records").check(text).items() if name != "key")
+def test_what_is_no_record_has_no_right_part(script, text) -> None:
+    assert not any(value for name, value in script("tasks/records").check(text).items() if name != "key")
 
 
-def test_equations_hold_and_a_changed_digit_does_not() -> None:
-    equations, rng = task("equations"), random.Random(0)
+def test_equations_hold_and_a_changed_digit_does_not(script) -> None:
+    equations, rng = script("tasks/equations"), random.Random(0)
     for _ in range(100):
         text = equations.make(rng)
         assert len(text) == 335
@@ -67,8 +51,8 @@ def test_equations_hold_and_a_changed_digit_does_not() -> None:
         assert equations.check(text.replace("=", "-", 1))["lines"] == 15 / 16
 
 
-def test_there_are_288_small_grids_and_large_ones_are_valid() -> None:
-    sudoku, rng = task("sudoku"), random.Random(0)
+def test_there_are_288_small_grids_and_large_ones_are_valid(script) -> None:
+    sudoku, rng = script("tasks/sudoku"), random.Random(0)
     assert len(set(sudoku.every_small_grid())) == 288
     grids = sudoku.grids(100, rng)
     assert all(map(sudoku.valid, grids))
@@ -82,9 +66,9 @@ def test_there_are_288_small_grids_and_large_ones_are_valid() -> None:
     assert not sudoku.valid("")
 
 
-def test_chi_square_is_zero_for_equal_counts_and_largest_for_one_kind() -> None:
-    collect = task("collect")
-    grids = task("sudoku").every_small_grid()
+def test_chi_square_is_zero_for_equal_counts_and_largest_for_one_kind(script) -> None:
+    collect = script("tasks/collect")
+    grids = script("tasks/sudoku").every_small_grid()
     equal = collect.chi_square(grids * 3, 288)
     assert (equal["statistic"], equal["freedom"], equal["p"]) == (0.0, 287, 1.0)
     one = collect.chi_square(grids[:1] * 50, 288)
@@ -95,8 +79,8 @@ def test_chi_square_is_zero_for_equal_counts_and_largest_for_one_kind() -> None:
     assert 78 < passed < 99, "nine in ten draws of the uniform law"
 
 
-def test_a_puzzle_has_thirty_givens_and_one_solution() -> None:
-    sudoku = task("sudoku")
+def test_a_puzzle_has_thirty_givens_and_one_solution(script) -> None:
+    sudoku = script("tasks/sudoku")
     blank, solved = sudoku.puzzle(random.Random(0))
     assert sum(cell != "_" for cell in blank) == 30
     assert all(cell in ("_", answer) for cell, answer in zip(blank, solved, strict=True))

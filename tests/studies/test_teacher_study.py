@@ -1,12 +1,7 @@
 """The scripts of studies/teacher: what the gate and the race of plans say of made-up likelihoods and a tiny model."""
 
-from __future__ import annotations
-
-import importlib
 import json
 import sys
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -17,27 +12,13 @@ import unmask
 from unmask.data.shards import ShardSet
 from unmask.metrics.score import Score
 
-HERE = Path(__file__).parents[2] / "studies" / "teacher"
-
-
-@pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(HERE)
-
-    def load(name: str) -> ModuleType:
-        return importlib.import_module(name)
-
-    yield load
-    for name in ("gate", "steps"):
-        sys.modules.pop(name, None)
-
 
 def test_the_gate_is_over_all_bytes_and_its_pairs_are_books(script):
     book_T = torch.tensor([3, 3, 5, 5])
     bytes_T = torch.tensor([100, 100, 100, 300])
     teacher_T = torch.tensor([90.0, 110.0, 99.0, 297.0], dtype=torch.float64)  # a book has 1.0 a byte, the other 0.99
     other_T = torch.tensor([104.0, 104.0, 100.0, 300.0], dtype=torch.float64)  # 1.04 and 1.0
-    lines = [*script("gate").told(teacher_T, other_T, bytes_T, book_T, [4.0, 0.5, 3.0])]
+    lines = [*script("teacher/gate").told(teacher_T, other_T, bytes_T, book_T, [4.0, 0.5, 3.0])]
     assert lines[0].startswith("2 books, 4 blocks; by book +0.9950")
     assert "pocket 1.0133 nats" in lines[0]
     assert "over all bytes: 0.9933, held; aim 0.98: failed" in lines[1]
@@ -57,7 +38,7 @@ def test_a_model_that_is_its_own_rival_in_shorter_blocks_pays_for_the_lost_conte
     how = ["--prose", "corpus", "--other", "model", "--views", "2", "--out", "gate.json"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gate", "model", *how])
-    script("gate").main()
+    script("teacher/gate").main()
     said = capsys.readouterr().out
     assert f"{4000 // LENGTH} blocks" in said
     assert "paired by book: +0.0000 ± 0.0000, failed" in said
@@ -68,7 +49,7 @@ def test_a_model_that_is_its_own_rival_in_shorter_blocks_pays_for_the_lost_conte
 
 
 def test_shorter_blocks_are_the_same_tokens_of_the_same_books(script, letters):
-    gate = script("gate")
+    gate = script("teacher/gate")
     texts = gate.Texts(torch.arange(16).view(2, 8) % 5, letters(SIZE), document_T=torch.tensor([4, 7]))
     short = gate.shorter(texts, 4)
     assert torch.equal(short.tokens_TL.flatten(), texts.tokens_TL.flatten())
@@ -81,7 +62,7 @@ def test_the_best_plan_is_put_beside_one_token_a_step(script):
     def score(value: float) -> Score:
         return Score(value, 9, value - 0.01, value + 0.01, 0.005, "nats/token")
 
-    steps = script("steps")
+    steps = script("teacher/steps")
     found = {("comb", 8): score(0.015), ("golden", 8): score(0.03), ("iid", 8): score(-1.0), ("comb", 16): score(0.001),
              ("golden", 16): score(-0.002), ("comb", 32): score(-0.02)}  # fmt: skip
     lines = [*steps.told(found)]

@@ -1,7 +1,5 @@
 """studies/travel.sh: files that are empty for a call are whole after it, and never committed empty."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

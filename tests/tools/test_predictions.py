@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 from tools.results.__main__ import main
-from tools.results.gate import by_book, gate_of, teacher_gate
 from tools.results.page import EVERY
 from tools.results.predictions import OUTCOMES, told
 from tools.results.runs import Run, read_studies
-from tools.results.scripts import teacher_plans
-from tools.results.students import NAMES, TEACHER, students_24m
+from tools.results.teacher import NAMES, TEACHER, by_book, gate_of, students_24m, teacher_gate, teacher_plans
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -50,18 +50,10 @@ def test_a_gap_at_equal_own_entropy_from_means_alone():
     """A path on which R = 0.5 - 0.2 x own entropy: a cell at 0.8 with R = 0.3 is 0.04 below it."""
 
     def cell(model, heat, own, gap, kept):
-        nats = own + gap
-        said = {
-            "model": model,
-            "plan": "golden",
-            "steps": 8,
-            "temperature": heat,
-            "n": 9,
-            "gen_ppl": [math.exp(4 * nats)],
-        }
-        said["path_gap"] = [gap, gap - 0.003, gap + 0.003]
-        more = {"sampler_entropy": [own, own - 0.01, own + 0.01], "judge_nll": [nats]} if kept else {}
-        return {**said, **more}
+        place = {"model": model, "plan": "golden", "steps": 8, "temperature": heat, "n": 9}
+        said = {"gen_ppl": [math.exp(4 * (own + gap))], "path_gap": [gap, gap - 0.003, gap + 0.003]}
+        more = {"sampler_entropy": [own, own - 0.01, own + 0.01], "judge_nll": [own + gap]} if kept else {}
+        return {**place, **said, **more}
 
     path_cells = [cell("teacher", t, own, 0.5 - 0.2 * own, t == 1) for t, own in ((1.0, 1.0), (0.9, 0.9), (0.7, 0.6))]
     students = [cell("student", 1.0, 0.8, 0.3, True), cell("hot", 1.0, 1.1, 0.3, True)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tools.results.outcomes import shadows_predictions
 from tools.results.page import EVERY
+from tools.results.predictions import shadows_predictions
 from tools.results.runs import Run, Runs
 from tools.results.slim import slim
 

@@ -1,7 +1,5 @@
 """A tiny corpus and a tiny model to train on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -42,7 +43,7 @@ def fit(corpus: str, out: str) -> None:
     Trainer(steps=STEPS, out=Path(out), **OPTIONS).fit(student, rounds, corpus, guard=Guard())
 
 
-# --- moments to die at, in this order; behind each the newest state that it leaves ------------------------------------
+# --- moments to die at ------------------------------------------------------------------------------------------------
 
 
 def die(*_: object, **__: object) -> None:
@@ -72,11 +73,13 @@ def between_renames(mark: str) -> None:
     files.os.rename = first_only
 
 
-def before_the_first_state() -> None:  # 0
-    at_update(2)
+def when_done(name: str, steps: int) -> None:
+    """In a method of the run that is told the steps done, or the next one."""
+    method = getattr(loop.Run, name)
+    setattr(loop.Run, name, lambda self, *given: die() if steps in given else method(self, *given))
 
 
-def with_half_a_line_in_the_log() -> None:  # 0
+def with_half_a_line_in_the_log() -> None:
     def write(self, step, values):
         self._handle.write('{"step": 99')
         self._handle.flush()
@@ -85,23 +88,11 @@ def with_half_a_line_in_the_log() -> None:  # 0
     MetricsLog.write = write
 
 
-def with_half_a_state_written() -> None:  # 0
-    def half(path, tensors):
-        path.write_bytes(b"\0" * 1000)
-        die()
-
-    state.write_tensors = half
+def with_half_a_state_written() -> None:
+    state.write_tensors = lambda path, tensors: die(path.write_bytes(b"\0" * 1000))
 
 
-def before_the_state_gets_its_name() -> None:  # 0
-    state.swap_in = die
-
-
-def between_two_states() -> None:  # 3
-    at_update(5)
-
-
-def with_half_a_student_of_round_1_written() -> None:  # 3
+def with_half_a_student_written() -> None:
     def half(checkpoint, path, raw):
         with files.fresh_folder(path) as filling:
             (filling / "config.json").write_text("{")
@@ -110,28 +101,18 @@ def with_half_a_student_of_round_1_written() -> None:  # 3
     loop.save = half
 
 
-def after_round_1_before_a_state() -> None:  # 3
-    enter = loop.Run._enter_round
-    loop.Run._enter_round = lambda self, rounds, step: die() if step == ROUND else enter(self, rounds, step)
-
-
-def before_the_old_state_goes() -> None:  # 6, and 3
-    folder._remove = die
-
-
-def with_the_old_state_half_gone() -> None:  # 9, 6 and half of 3
+def with_the_old_state_half_gone() -> None:
     remove = shutil.rmtree
 
     def half(path, *rest, **more):
         if "released" not in path.name:
             return remove(path, *rest, **more)
-        next(path.glob("*.safetensors")).unlink()
-        return die()
+        return die(next(path.glob("*.safetensors")).unlink())
 
     shutil.rmtree = half
 
 
-def between_the_renames_of_round_2() -> None:  # 9
+def between_the_renames_of_round_2() -> None:
     """Round 2 is written, and at once replaced."""
     between_renames(".2.old-")
     save = loop.save
@@ -143,42 +124,35 @@ def between_the_renames_of_round_2() -> None:  # 9
     loop.save = twice
 
 
-def between_the_renames_of_the_checkpoint() -> None:  # 12
-    between_renames(".checkpoint.old-")
-
-
-def inside_round_3() -> None:  # 12
-    at_update(2)
-
-
-def at_the_end_of_round_3() -> None:  # 12
-    checkpoint = loop.Run._checkpoint
-    loop.Run._checkpoint = lambda self, done, path: die() if done == STEPS else checkpoint(self, done, path)
-
-
-def before_the_last_checkpoint() -> None:  # 15: the next session has no step to do, and must know which round it is in
-    export = loop.Run._export
-    loop.Run._export = lambda self, done: die() if done == STEPS else export(self, done)
-
-
-MOMENTS = (
-    before_the_first_state, with_half_a_line_in_the_log, with_half_a_state_written, before_the_state_gets_its_name,
-    between_two_states, with_half_a_student_of_round_1_written, after_round_1_before_a_state, before_the_old_state_goes,
-    with_the_old_state_half_gone, between_the_renames_of_round_2, between_the_renames_of_the_checkpoint,
-    inside_round_3, at_the_end_of_round_3, before_the_last_checkpoint,
-)  # fmt: skip
+MOMENTS = {  # in this order: how to die there, and the newest state that it leaves
+    "before the first state": (partial(at_update, 2), 0),
+    "with half a line in the log": (with_half_a_line_in_the_log, 0),
+    "with half a state written": (with_half_a_state_written, 0),
+    "before the state gets its name": (partial(setattr, state, "swap_in", die), 0),
+    "between two states": (partial(at_update, 5), 3),
+    "with half a student of round 1 written": (with_half_a_student_written, 3),
+    "after round 1, before a state": (partial(when_done, "_enter_round", ROUND), 3),
+    "before the old state goes": (partial(setattr, folder, "_remove", die), 6),  # and 3 is there too
+    "with the old state half gone": (with_the_old_state_half_gone, 9),  # and 6, and half of 3
+    "between the renames of round 2": (between_the_renames_of_round_2, 9),
+    "between the renames of the checkpoint": (partial(between_renames, ".checkpoint.old-"), 12),
+    "inside round 3": (partial(at_update, 2), 12),
+    "at the end of round 3": (partial(when_done, "_checkpoint", STEPS), 12),
+    # the next session has no step to do, and must know which round it is in
+    "before the last checkpoint": (partial(when_done, "_export", STEPS), 15),
+}
 
 if __name__ == "__main__":
     torch.optim.AdamW([torch.zeros(1)])  # loads what every session needs, once
-    for moment in (*MOMENTS, None):
+    for moment in (*MOMENTS, "to the end"):
         child = os.fork()
         if child == 0:
-            if moment:
-                moment()
+            if moment in MOMENTS:
+                MOMENTS[moment][0]()
             fit(*sys.argv[1:])
             os._exit(0)
         _, status = os.waitpid(child, 0)
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
         states = sorted(path.name for path in (Path(sys.argv[2]) / "state").glob("step-*"))
         newest = int(states[-1][5:]) if states else 0
-        print(moment.__name__ if moment else "to the end", how, newest, flush=True)
+        print(moment, how, newest, flush=True)

@@ -7,39 +7,10 @@ from unmask.checkpoint.io import load, save
 from unmask.cli.main import main
 from unmask.processes import Uniform
 
-TRAIN = [
-    "train",
-    "--objective",
-    "duo",
-    "--preset",
-    "tiny",
-    "--hidden",
-    "16",
-    "--blocks",
-    "1",
-    "--cond",
-    "4",
-    "--length",
-    "16",
-    "--batch",
-    "8",
-    "--lr",
-    "3e-3",
-    "--warmup",
-    "2",
-    "--eval_every",
-    "8",
-    "--eval_batches",
-    "1",
-    "--save_every",
-    "4",
-    "--soft_steps",
-    "6",
-    "--no-progress",
-    "--no-tensorboard",
-    "--device",
-    "cpu",
-]
+TRAIN = (
+    "train --objective duo --preset tiny --hidden 16 --blocks 1 --cond 4 --length 16 --batch 8 --lr 3e-3 --warmup 2 "
+    "--eval_every 8 --eval_batches 1 --save_every 4 --soft_steps 6 --no-progress --no-tensorboard --device cpu"
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +21,7 @@ def folder(tmp_path_factory, write_corpus):
     jumps = torch.where(torch.rand(4000, generator=generator) < 0.9, 1, torch.randint(9, (4000,), generator=generator))
     text = (jumps.cumsum(0) % 11).numpy()
     write_corpus(place / "text", text[:3000], text[3000:], 11)
-    run = [*TRAIN, "--data", str(place / "text"), "--out", str(place / "run")]
+    run = [*TRAIN.split(), "--data", str(place / "text"), "--out", str(place / "run")]
     assert main([*run, "--steps", "8"]) == 0
     assert main([*run, "--steps", "12"]) == 0
     assert main([*run, "--steps", "12", "--out", str(place / "whole")]) == 0
@@ -94,7 +65,7 @@ def test_it_is_looked_at_and_distilled(folder, tmp_path, capsys):
     few = "--rounds 1 --round_steps 2 --batch 4 --eval_every 0 --guard off --samples 2 --sample_steps 2 --warmup 1"
     for method in ("elbo", "mcd"):
         words = (
-            f"distill --teacher {tmp_path}/kept --data {folder}/text --method {method} --out {tmp_path}/{method} {few}"
+            f"distill --teacher {tmp_path}/kept --data {folder}/text --method {method} --out {tmp_path / method} {few}"
         )
         assert main([*words.split(), "--no-progress", "--no-tensorboard", "--device", "cpu"]) == 0
         assert "2 samples in 2 steps on the plan ancestral; " in " ".join(capsys.readouterr().out.split())

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from tests.training.runs import lines
 
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
@@ -91,8 +92,7 @@ def test_a_run_is_warned_in_one_line_and_every_look_is_logged(model, trainer, co
     errors = capsys.readouterr().err
     assert errors.count("sample entropy") == 1
     assert errors.count("\n") == errors.count("note: guard, step")
-    records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    looks = [record for record in records if "elbo" in record]
+    looks = [record for record in lines(tmp_path / "run") if "elbo" in record]
     assert [record["step"] for record in looks] == [0, 4, 8, 12, 16, 20]
     for record in looks:
         assert record["elbo_drift"] == pytest.approx(record["elbo"] - looks[0]["elbo"])

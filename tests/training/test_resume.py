@@ -12,7 +12,6 @@ from tests.training.runs import lines
 from unmask.checkpoint.io import load
 
 TIMINGS = ("tokens_per_s", "mfu", "seconds")
-NEWEST = (0, 0, 0, 0, 3, 3, 3, 6, 9, 9, 12, 12, 12, 15)  # state that each moment leaves
 
 
 def said(run: Path) -> list[dict]:
@@ -23,8 +22,7 @@ def test_kills_leave_no_trace(corpus, tmp_path):
     broken, whole = tmp_path / "killed", tmp_path / "whole"
     words = [sys.executable, killed.__file__, str(corpus), str(broken)]
     found = subprocess.run(words, capture_output=True, text=True)
-    moments = [moment.__name__ for moment in killed.MOMENTS]
-    deaths = [f"{name} signal 9 {newest}" for name, newest in zip(moments, NEWEST, strict=True)]
+    deaths = [f"{moment} signal 9 {newest}" for moment, (_, newest) in killed.MOMENTS.items()]
     assert found.stdout.splitlines() == [*deaths, f"to the end exit 0 {killed.STEPS}"], found.stderr
 
     killed.fit(str(corpus), str(whole))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.small import shaken
 from tests.training.runs import lines, student_of, weights
 
 from unmask.checkpoint.io import Checkpoint, load
@@ -16,11 +17,7 @@ from unmask.training.rounds import METHODS, Rounds, make_rounds
 
 @pytest.fixture
 def teacher(model) -> Checkpoint:
-    generator = stream(0, "teacher")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    return Checkpoint(model)
+    return Checkpoint(shaken(model))
 
 
 class Spy(MCD):

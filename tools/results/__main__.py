@@ -86,12 +86,9 @@ def main(words: list[str] | None = None) -> int:
     work.add_argument("studies", nargs="+", help="studies of studies.yaml")
     work.add_argument("--jobs", type=int, default=1, help="commands at a time")
     work.add_argument("--minutes", type=float, default=math.inf, help="stop after so long; the same call goes on")
-    work.add_argument(
-        "--logs", type=Path, default=Path("runs/logs"), help="folder of the logs and the list of what is done"
-    )
-    work.add_argument(
-        "--program", type=shlex.split, default=[sys.executable, "-m", "unmask"], help="how to call unmask"
-    )
+    logs, program = Path("runs/logs"), [sys.executable, "-m", "unmask"]
+    work.add_argument("--logs", type=Path, default=logs, help="folder of the logs and the list of what is done")
+    work.add_argument("--program", type=shlex.split, default=program, help="how to call unmask")
     page = verbs.add_parser("page", help="fill the marked parts of the pages and draw the figures")
     page.add_argument("pages", nargs="*", type=Path, help="pages (default: all that have tables)")
     verbs.add_parser("outcomes", help="print what the runs that are there say of registered predictions")

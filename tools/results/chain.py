@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tools.results.form import NOTHING, PLANS, Runs, Table, half, signed
 from tools.results.runs import Json, Run
@@ -85,6 +85,3 @@ def _costs(said: Json) -> Iterator[list[str]]:
             f"{causal[batch] / one['seconds']:.1f}" if batch in causal else NOTHING,
             half(one.get("less_at_equal_seconds"), sign=True),
         ]  # fmt: skip
-
-
-CHAIN_TABLES: dict[str, Callable[[Runs], Table]] = {"chain": chain, "chain-cost": chain_cost}

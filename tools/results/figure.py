@@ -54,14 +54,9 @@ def nelbo(runs: Mapping[str, Run]) -> bytes:
             for plan, (color, marker) in {**LINES, "comb": COMB}.items():
                 points = [(steps, run.nats("teacher", plan, steps)) for steps in (4, 8, 16, 32, 64)]
                 known = [(steps, nats - level) for steps, nats in points if nats is not None]
+                look = {"color": color, "marker": marker, "markersize": 4.5}
                 if known:
-                    axis.plot(
-                        *zip(*known, strict=True),
-                        color=color,
-                        marker=marker,
-                        markersize=4.5,
-                        label="iid (published)" if plan == "iid" else plan,
-                    )
+                    axis.plot(*zip(*known, strict=True), label="iid (published)" if plan == "iid" else plan, **look)
             axis.axhline(0, color=SOFT, linewidth=1, linestyle=(0, (4, 3)))
             if best := best_order(run):
                 axis.axhline(best[1][0], color=COMB[0], linewidth=1, linestyle=(0, (4, 3)))
@@ -105,10 +100,7 @@ def svg(figure: Any) -> bytes:
     """With no date in it, and with colours for a dark page."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    rules = "".join(
-        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
-        for light, dark in DARK.items()
-        for kind in ("fill", "stroke")
-    )
+    pairs = [(kind, *colours) for colours in DARK.items() for kind in ("fill", "stroke")]
+    rules = "".join(f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}' for kind, light, dark in pairs)
     style = f"<style>@media(prefers-color-scheme:dark){{{rules}}}</style>"
     return re.sub(r"(<svg [^>]*>)", lambda m: m[1] + "\n " + style, buffer.getvalue().decode(), count=1).encode()

@@ -1,34 +1,31 @@
 """Fills pages: between `<!-- begin NAME -->` and `<!-- end NAME -->` goes a table made from committed runs.
 
-Before its run a table is empty. `<!-- begin open -->` names the tables of its page that are.
+The tables are the functions of some modules that take runs and give a Table: `few_steps` is few-steps. Before its run a
+table is empty. `<!-- begin open -->` names the tables of its page that are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from tools.results.chain import CHAIN_TABLES
-from tools.results.form import Table
-from tools.results.judged import JUDGED
-from tools.results.outcomes import shadows_predictions
-from tools.results.runs import Run
-from tools.results.scripts import SCRIPT_TABLES
-from tools.results.shadows import SHADOW_TABLES
-from tools.results.tables import TABLES
-from tools.results.tasks import TASK_TABLES
+from tools.results import chain, predictions, shadows, tables, tasks, teacher, trained
+from tools.results.form import Runs, Table
 
 from unmask.core.errors import UserError, os_errors, unknown
 from unmask.core.files import write_text
 
 _MARK = re.compile(r"<!-- begin (?P<name>[\w-]+) -->\n(?P<old>.*?)<!-- end (?P=name) -->", re.DOTALL)
-EVERY = (
-    TABLES | TASK_TABLES | CHAIN_TABLES | SHADOW_TABLES | SCRIPT_TABLES | JUDGED
-    | {"shadows-predictions": shadows_predictions}
-)  # fmt: skip
-OPEN = "open"
 _BEGIN = re.compile(r"<!-- begin ([\w-]+) -->")
+OPEN = "open"
+EVERY = {
+    name.replace("_", "-"): made
+    for module in (tables, trained, tasks, chain, shadows, teacher, predictions)
+    for name, made in vars(module).items()
+    if getattr(made, "__annotations__", None) == {"runs": "Runs", "return": "Table"}
+} | {name: partial(tasks.task, name) for name in tasks.TASKS}
 
 
 def _open(tables: Sequence[Table]) -> str:
@@ -37,7 +34,7 @@ def _open(tables: Sequence[Table]) -> str:
     return f"Not measured yet: {'; '.join(waiting)}." if waiting else ""
 
 
-def fill(page: Path, runs: Mapping[str, Run]) -> bool:
+def fill(page: Path, runs: Runs) -> bool:
     """Write a page's marked parts anew; whether anything changed. The rest is never touched."""
     with os_errors("read", page):
         text = page.read_text(encoding="utf-8")

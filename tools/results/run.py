@@ -35,15 +35,12 @@ class Job:
     @property
     def product(self) -> str | None:
         """What it makes: a path."""
-        if self.words[0] == "convert":
-            return self.words[2]
-        return self._after("--out")
+        return self.words[2] if self.words[0] == "convert" else self._after("--out")
 
     def needs(self, product: str) -> bool:
         """Whether one of its words is what another command makes, or lies in it and is not there yet."""
-        return any(
-            path == product or (path.startswith(f"{product}/") and not Path(path).exists()) for path in self._paths()
-        )
+        inside = f"{product}/"
+        return any(path == product or (path.startswith(inside) and not Path(path).exists()) for path in self._paths())
 
     @property
     def lacks(self) -> bool:
@@ -129,14 +126,11 @@ class Queue:
             if self._must_wait(job):
                 continue
             self.waiting.remove(job)
+            threads = max(1, (os.cpu_count() or 1) // self.parallel)
+            environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
             with open(self.folder / f"{job.name}.log", "ab") as log:
-                threads = max(1, (os.cpu_count() or 1) // self.parallel)
-                process = subprocess.Popen(
-                    [*self.program, *job.words],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={"OMP_NUM_THREADS": str(threads), **os.environ},
-                )
+                command = [*self.program, *job.words]
+                process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
             self.running.append(_Running(job, process, time.monotonic()))
             self._say(f"begins: {job}")
 

@@ -19,12 +19,6 @@ TEXT = "both on `pocket`'s text, by likelihood and by a judge"  # what those tab
 STUDY, MAUVE, SAMPLING, TRAINING = "shadows", "shadows-mauve", "bench-duo-sampler", "bench-duo"
 
 
-def run_of(runs: Runs, name: str) -> Run | None:
-    if name not in runs:
-        return None
-    return runs[name]
-
-
 def _counts(found: Sequence[Json]) -> list[int]:
     return sorted({one["steps"] for one in found if one["steps"]})
 
@@ -37,9 +31,9 @@ def _drawn(found: Sequence[Json]) -> list[tuple[str, str]]:
 
 def shadows_bounds(runs: Runs) -> Table:
     """N-step NELBOs of all models."""
-    run = run_of(runs, STUDY)
-    if run is None:
+    if STUDY not in runs:
         return not_yet(TEXT)
+    run = runs[STUDY]
     said, counts = run.said["likelihood"], _counts(run.said["likelihood"])
     whole = {name: run.bound(name, None, None) for name in NAMES}
     rows = [[NAMES["ar"], "", half(whole["ar"]["per_token"]), *[NOTHING] * len(counts)]] if whole["ar"] else []
@@ -52,9 +46,9 @@ def shadows_bounds(runs: Runs) -> Table:
 
 def _by_steps(runs: Runs, note: str, shown: Callable[[Json], str]) -> Table:
     """A row a model and plan, a column a number of steps, at T = 1."""
-    run = run_of(runs, STUDY)
-    if run is None:
+    if STUDY not in runs:
         return not_yet(TEXT)
+    run = runs[STUDY]
     counts, rows = _counts(run.said["cells"]), []
     for model, plan in _drawn(run.said["cells"]):
         cells = [run.cell(model, plan, N) for N in counts]
@@ -86,9 +80,9 @@ def shadows_nats(runs: Runs) -> Table:
 
 def shadows_students(runs: Runs) -> Table:
     """MCD's students beside the masked model, at its own entropy."""
-    run = run_of(runs, STUDY)
-    if run is None:
+    if STUDY not in runs:
         return not_yet(TEXT)
+    run = runs[STUDY]
     counts = _counts(run.said["cells"])
     rows = []
     for model in ("mcd", "mcd-plain"):
@@ -104,16 +98,13 @@ def shadows_students(runs: Runs) -> Table:
 
 def shadows_mauve(runs: Runs) -> Table:
     """MAUVE by the judge's features."""
-    run = run_of(runs, MAUVE)
-    if run is None:
+    if MAUVE not in runs:
         return not_yet(TEXT)
+    run = runs[MAUVE]
     cells = run.said["cells"]
     counts = _counts(cells)
     found = {(c["model"], c["plan"], c["steps"]): c for c in cells}
-    rows = [
-        [NAMES[model], f"`{plan}`", *(_mauve(found.get((model, plan, N))) for N in counts)]
-        for model, plan in _drawn(cells)
-    ]
+    rows = [[NAMES[at[0]], f"`{at[1]}`", *(_mauve(found.get((*at, N))) for N in counts)] for at in _drawn(cells)]
     note = f"MAUVE, T = 1, features of {run.judge}, {cells[0]['n']} texts on each side: so few only describe."
     return Table(note, ["model", "plan \\ steps", *map(str, counts)], rows)
 
@@ -127,9 +118,9 @@ def _mauve(cell: Json | None) -> str:
 
 def speed_duo_sampling(runs: Runs) -> Table:
     """`unmask bench sampler --process uniform`."""
-    run = run_of(runs, SAMPLING)
-    if run is None:
+    if SAMPLING not in runs:
         return not_yet("Duo's sampling step")
+    run = runs[SAMPLING]
     ratios = {one["steps"]: one for one in run.said["ratios"]}
     rows = []
     for line in run.said["lines"]:
@@ -138,10 +129,8 @@ def speed_duo_sampling(runs: Runs) -> Table:
         name = f"{line['name']}, {line['steps']} steps" if line["steps"] else line["name"]
         rows.append([name, f"{line['ms_per_sequence_step']:.3f}", f"{line['over_body']:.2f}", *faster, _gib(line)])
     head = ["", "ms per sequence and step", "× body alone", *(f"faster than {name}" for name in PLAIN), "peak GiB"]
-    shape = run.said["model"]
-    about = (
-        f"K = {shape['vocab_size']:,}, L = {shape['length']}, batch {run.said['batch']}, `{run.said['record']['plan']}`"
-    )
+    shape, batch, plan = run.said["model"], run.said["batch"], run.said["record"]["plan"]
+    about = f"K = {shape['vocab_size']:,}, L = {shape['length']}, batch {batch}, `{plan}`"
     return Table(f"{_where(run)}: {about}.", head, rows)
 
 
@@ -150,19 +139,16 @@ PLAIN = ("plain, our body", "plain, eager body")
 
 def speed_duo_training(runs: Runs) -> Table:
     """`unmask bench duo`."""
-    run = run_of(runs, TRAINING)
-    if run is None:
+    if TRAINING not in runs:
         return not_yet("its training step and curriculum")
+    run = runs[TRAINING]
     said = run.said
-    rows = [
-        [one["name"], f"{one['tokens_per_second']:,.0f}", f"{one['flops_share']:.0%}", _gib(one)]
-        for one in said["lines"]
-    ]
-    ratio = [
-        f"{name}: {one['speed']:.2f} times the tokens a second"
-        + (f" in {one['memory']:.0%} of the memory" if "memory" in one else "")
-        for name, one in said["ratios"].items()
-    ]
+    rows, ratio = [], []
+    for one in said["lines"]:
+        rows.append([one["name"], f"{one['tokens_per_second']:,.0f}", f"{one['flops_share']:.0%}", _gib(one)])
+    for name, one in said["ratios"].items():
+        memory = f" in {one['memory']:.0%} of the memory" if "memory" in one else ""
+        ratio.append(f"{name}: {one['speed']:.2f} times the tokens a second{memory}")
     note = f"{_where(run)}: {said['batch']} sequences of {said['length']}. Ours against plain, {'; '.join(ratio)}."
     return Table(note, ["", "tokens/s", "share of matmul rate", "peak GiB"], rows)
 
@@ -174,12 +160,3 @@ def _where(run: Run) -> str:
 
 def _gib(line: Json) -> str:
     return "" if line["peak_gib"] is None else f"{line['peak_gib']:.1f}"
-
-
-SHADOW_TABLES: dict[str, Callable[[Runs], Table]] = {
-    table.__name__.replace("_", "-"): table
-    for table in (
-        shadows_bounds, shadows_ppl, shadows_nats, shadows_students, shadows_mauve,
-        speed_duo_sampling, speed_duo_training,
-    )
-}  # fmt: skip

@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from tools.results.gate import by_book
 from tools.results.runs import FORMAT, VERSION, Json
 from tools.results.tasks import kept
+from tools.results.teacher import by_book
 
 from unmask.core.errors import UserError
 from unmask.core.files import read_json, sha256_file, write_bytes, write_text
@@ -52,14 +52,10 @@ def slim(sources: Sequence[str | Path], target: Path) -> int:
             "grids of `fit-plan`, results of `evaluate`, a bench, a gate, a search, a seed of a task and MAUVE are "
             "runs of their own: slim them under different names"
         )
-    single = b""
-    if kinds == {"task"}:
-        found = short(kept(read_json(files[0], "results")))
-    elif kinds == {"gate"}:
-        found = short(by_book(read_json(files[0], "results")))
-    elif kinds == {"plain"}:  # of a bench, a search or of MAUVE: short as it is
-        found = short(read_json(files[0], "results"))
-    elif kinds == {"grid"}:
+    single, (kind, *_) = b"", kinds
+    if kind in KEPT:
+        found = short(KEPT[kind](read_json(files[0], "results")))
+    elif kind == "grid":
         found = _grids(files)
     else:
         whole, machines = merged([called(name, read_results(path)) for name, path in named])
@@ -71,6 +67,10 @@ def slim(sources: Sequence[str | Path], target: Path) -> int:
     text = lines({"format": FORMAT, "version": VERSION, **found, "sources": sources_json})
     write_text(target, text)
     return len(text.encode()) + len(single)
+
+
+# what is kept of a task, of a gate, and of a bench, a search or MAUVE, which are short as they are
+KEPT: dict[str, Callable[[Json], Json]] = {"task": kept, "gate": by_book, "plain": lambda said: said}
 
 
 def single_file(target: Path) -> Path:
@@ -88,9 +88,8 @@ def single_texts(whole: Results) -> Json:
     said = whole.to_json()
     kept = _scores(whole)
     cells = [{name: ratio for name, ratio in cell["ratios"].items() if name in kept} for cell in said["cells"]]
-    keys = ("ratio", "bytes_n")
-    bounds = [{**{key: one[key] for key in keys}, "texts": texts_of(b).get("sha256")}
-              for one, b in zip(said["likelihood"], whole.bounds, strict=True)]  # fmt: skip
+    both = zip(said["likelihood"], whole.bounds, strict=True)
+    bounds = [{key: one[key] for key in ("ratio", "bytes_n")} | {"texts": texts_of(b).get("sha256")} for one, b in both]
     return {"cells": cells, "likelihood": bounds}
 
 

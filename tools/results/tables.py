@@ -1,14 +1,12 @@
-"""The tables of docs/ about plans and grids, made from committed runs. A page names a table by its key in TABLES."""
+"""The tables of docs/ about plans and grids, made from committed runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from statistics import mean
 
 from tools.results.form import NOTHING, PLANS, TEACHERS, Runs, Table, half, signed, values, width
 from tools.results.runs import Json, Run
-from tools.results.trained import TRAINED
 
 # --- plans -----------------------------------------------------------------------------------------------------------
 
@@ -22,9 +20,8 @@ def one_token_a_step(run: Run) -> tuple[float, bool]:
     measured = run.nats("teacher", "permutation", length)
     if measured is not None:
         return measured, True
-    known = {
-        b["steps"]: b["per_token"][0] for b in run.said["likelihood"] if (b["model"], b["plan"]) == ("teacher", "iid")
-    }
+    iid = (b for b in run.said["likelihood"] if (b["model"], b["plan"]) == ("teacher", "iid"))
+    known = {b["steps"]: b["per_token"][0] for b in iid}
     most = max(steps for steps in known if steps // 2 in known)
     return 2 * known[most] - known[most // 2], False
 
@@ -174,8 +171,3 @@ def grids(runs: Runs) -> Table:
         "what other grids have more or less, paired over texts."
     )
     return Table(note, ["grid \\ steps", *map(str, counts)], rows)
-
-
-TABLES: dict[str, Callable[[Runs], Table]] = {
-    table.__name__.replace("_", "-"): table for table in (lost, plans, plans_other, lags, grids, *TRAINED)
-}

@@ -7,7 +7,7 @@ it is kept how many texts have so many lines right.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tools.results.figure import CHOICES, STYLE, svg
@@ -38,10 +38,8 @@ def kept(said: Json) -> Json:
     machine = {name: model[name] for name in ("unmask", "revision", "torch", "python", "device", "time")}
     if said["task"] == "equations":
         said["cells"] = [c | {"texts": [c["per_text"].count(sign) for sign in SIGNS]} for c in said["cells"]]
-    control = {
-        name: [{key: row[key] for key in row if key != "per_text"} for row in rows]
-        for name, rows in said["control"].items()
-    }
+    control = said["control"].items()
+    control = {name: [{key: row[key] for key in row if key != "per_text"} for row in rows] for name, rows in control}
     largest = {(c["model"], c["plan"], c["steps"]): c for c in sorted(said["cells"], key=lambda c: c["n"])}
     cells = [{name: largest[place][name] for name in KEPT if name in largest[place]} for place in sorted(largest)]
     shape, trainer = model["config"]["model"], model["config"]["trainer"]
@@ -97,9 +95,10 @@ def shares(run: Run, unit: str) -> Table:
     """Right texts of every plan and number of steps, without the head and with it."""
     found = {(c["model"], c["steps"]) for c in run.said["cells"] if c["model"] in HEADS}
     heads = sorted(found, key=lambda head: (list(HEADS).index(head[0]), head[1]))
+    best = {plan: max(share(c) for c in run.said["cells"] if c["plan"] == plan) for plan in _plans(run)}
     cells = {
         PLANS.get(plan, f"`{plan}`"): [_per_cent(cell(run, model, plan, n)) for model, n in heads]
-        for plan in sorted(_plans(run), key=lambda plan: (-_best(run, plan), plan))
+        for plan in sorted(best, key=lambda plan: (-best[plan], plan))
     }
     texts = sorted({c["n"] for c in run.said["cells"]})
     kinds = [c["different"] / c["whole"] for c in run.said["cells"] if c["whole"]]
@@ -112,12 +111,9 @@ def shares(run: Run, unit: str) -> Table:
     return Table(note, ["plan \\ steps", *(f"{n}{HEADS[model]}" for model, n in heads)], values(cells, 1, sign=False))
 
 
-def _best(run: Run, plan: str) -> float:
-    return max(share(c) for c in run.said["cells"] if c["plan"] == plan)
-
-
-def _shares(name: str) -> Callable[[Runs], Table]:
-    return lambda runs: shares(runs[name], TASKS[name][1]) if name in runs else not_yet(TASKS[name][0].split(",")[0])
+def task(name: str, runs: Runs) -> Table:
+    """Of one task, once it was run."""
+    return shares(runs[name], TASKS[name][1]) if name in runs else not_yet(TASKS[name][0].split(",")[0])
 
 
 def tasks_control(runs: Runs) -> Table:
@@ -162,9 +158,8 @@ def tasks_seeds(runs: Runs) -> Table:
         for model, plan, N in places
     ]  # fmt: skip
     seeds = [f"seed {runs[name].said['seed']}" for name in names]
-    return Table(
-        "Right records in per cent, ± half of the 95% interval, by training seed.", ["plan, steps", *seeds], rows
-    )
+    note = "Right records in per cent, ± half of the 95% interval, by training seed."
+    return Table(note, ["plan, steps", *seeds], rows)
 
 
 def tasks_uniform(runs: Runs) -> Table:
@@ -197,11 +192,9 @@ def tasks_shadows(runs: Runs) -> Table:
 
 def tasks_shadows_large(runs: Runs) -> Table:
     """The same of larger models, once they were run."""
-    return (
-        _shadows(runs[LARGE].said, "4 x 4 grids of larger models")
-        if LARGE in runs
-        else not_yet("larger models on the same grids")
-    )
+    if LARGE not in runs:
+        return not_yet("larger models on the same grids")
+    return _shadows(runs[LARGE].said, "4 x 4 grids of larger models")
 
 
 def _shadows(said: Json, what: str) -> Table:
@@ -244,9 +237,8 @@ def tasks_figure(runs: Runs) -> bytes:
             axis.set_xscale("log", base=2)
             axis.set_xticks(counts, [str(n) for n in counts])
             students = any(c["model"] in STUDENTS for c in run.said["cells"])
-            axis.set_xlabel(
-                f"forwards (dashed: with the head{'; dotted: MCD, dots and dashes: SDTT' if students else ''})"
-            )
+            more = "; dotted: MCD, dots and dashes: SDTT" if students else ""
+            axis.set_xlabel(f"forwards (dashed: with the head{more})")
             axis.set_ylim(-3, 103)
             axis.set_title(title)
         axes[0].legend(loc="upper left", fontsize=7.5)
@@ -260,9 +252,3 @@ def _line(axis: Any, run: Run, plan: str, model: str, line: str) -> None:
     if found:
         points = [(c["nfe"], 100 * c["scores"][c["score"]]) for c in found]
         axis.plot(*zip(*points, strict=True), **look, label=plan if model == "plain" else None)
-
-
-TASK_TABLES: dict[str, Callable[[Runs], Table]] = {
-    table.__name__.replace("_", "-"): table
-    for table in (tasks_uniform, tasks_shadows, tasks_shadows_large, tasks_control, tasks_students, tasks_seeds)
-} | {name: _shares(name) for name in TASKS}

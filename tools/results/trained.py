@@ -7,7 +7,7 @@ from statistics import mean
 
 from tools.results.form import JUDGES, NOTHING, PLANS, TEACHERS, Runs, Table, half, ppl, signed, width
 from tools.results.frontier import between, gap, own_entropy, path
-from tools.results.runs import Run
+from tools.results.runs import Json, Run
 
 UNPAIRED = "± is half of the 95% interval, unpaired"
 
@@ -147,9 +147,8 @@ def teacher(runs: Runs) -> Table:
     rows = []
     for name, words in changes.items():
         one = found[name]
-        rows.append(
-            [words, f"{one['ema']:.3f} ± {one['stderr']:.3f}", f"{min(one['ent']):.2f}", f"{one['ema_byte']:.3f}"]
-        )
+        ends = (f"{min(one['ent']):.2f}", f"{one['ema_byte']:.3f}")
+        rows.append([words, f"{one['ema']:.3f} ± {one['stderr']:.3f}", *ends])
     note = (
         "24M parameters, L = 1024, 72 million tokens each, seed 0, the same batches: ELBO on the same 512 validation "
         "blocks (± a standard error; differences are paired, and surer), and the least attention entropy of a block, "
@@ -160,16 +159,13 @@ def teacher(runs: Runs) -> Table:
 
 def teacher_again(runs: Runs) -> Table:
     """Muon against AdamW at a lower rate."""
-    names = {
-        "muon": "Muon, rate 0.02",
-        "adamw-b95": "AdamW, rate 7e-4, β₂ 0.95",
-        "adamw-b98": "AdamW, rate 7e-4, β₂ 0.98",
-    }
+    names = {"muon": "Muon, rate 0.02", "adamw-b95": "AdamW, rate 7e-4, β₂ 0.95",
+             "adamw-b98": "AdamW, rate 7e-4, β₂ 0.98"}  # fmt: skip
     found = {one["name"]: one for one in runs["teacher"].said["again"]}
-    rows = [
-        [words, f"{one['elbo']:.3f} ± {one['stderr']:.3f}", f"{min(one['ent']):.2f}"]
-        for words, one in ((words, found[name]) for name, words in names.items())
-    ]
+    rows = []
+    for name, words in names.items():
+        elbo, stderr, least = (found[name]["elbo"], found[name]["stderr"], min(found[name]["ent"]))
+        rows.append([words, f"{elbo:.3f} ± {stderr:.3f}", f"{least:.2f}"])
     note = (
         "`unmask train`, 24M parameters, L = 1024, 72 million tokens each, exact counts, warm-up 200, then linear to "
         "0, weight decay 0.05, batch 128, seed 0; 512 validation blocks."
@@ -177,4 +173,28 @@ def teacher_again(runs: Runs) -> Table:
     return Table(note, ["optimiser", "ELBO, nats a token", "attention entropy"], rows)
 
 
-TRAINED = (few_steps, finetuned, rounds, distilled, ablation, teacher, teacher_again)
+# --- what a judge says of samples, and of texts that no model wrote --------------------------------------------------
+
+NO_MODEL = ("real text", "parrot", "period", "mirror", "phrase bank")
+
+
+def judged(runs: Runs) -> Table:
+    """Few steps of three plans at T = 1, and less `comb` at equal own entropy."""
+    run, rows = runs["judged-pocket-judge"], []
+    for steps in (4, 8, 16):
+        for plan in ("comb", "golden", "iid"):
+            cell = run.cell("teacher", plan, steps)
+            less = NOTHING if plan == "comb" else half(between(run, (plan, steps), ("comb", steps)), sign=True)
+            rows.append([f"{PLANS[plan]}, {steps}", *_scores(cell), less])
+    rows += [[name, *_scores(run.cell(name, None, None, None)), NOTHING] for name in NO_MODEL]
+    note = (
+        "`pocket`, T = 1, 192 texts a cell, `pocket-judge`: own entropy and judge's nats, both a byte; the energy "
+        "distance of its features from real text (0 in the mean for real text); judge's nats less those of `comb` in "
+        "as many steps, at equal own entropy (above 0 is worse). ± is half of the 95% interval, in the last column "
+        "unpaired."
+    )
+    return Table(note, ["plan, steps", "own entropy", "judge's nats", "energy distance", "less `comb`"], rows)
+
+
+def _scores(cell: Json | None) -> list[str]:
+    return [half((cell or {}).get(name)) for name in ("sampler_entropy", "judge_nll", "energy_distance")]

@@ -1,7 +1,5 @@
 """What the tests of the page do over and over: open a link, read the texts, move the slider."""
 
-from __future__ import annotations
-
 DONE = "document.querySelector('#play')?.getAttribute('aria-label') === 'Play again'"
 OVER = f"{DONE} && !document.body.classList.contains('busy')"
 TEXT = "[...document.querySelectorAll('{box} .tokens')].map(box => box.textContent.replaceAll('↵', ''))"

@@ -1,7 +1,5 @@
 """Mistakes, light and dark, wide and narrow, and that no other host is asked."""
 
-from __future__ import annotations
-
 import pytest
 from tests.server.page.driving import CLASSIC, OVER, open_at
 

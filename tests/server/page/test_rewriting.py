@@ -1,7 +1,5 @@
 """Looking at tokens and having words written again, with the mouse and without; `either` is each of the two pages."""
 
-from __future__ import annotations
-
 import math
 import re
 

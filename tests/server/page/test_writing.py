@@ -1,7 +1,5 @@
 """Writing, comparing and sharing in a real browser, on the page of `unmask play`; `either` is each of the two pages."""
 
-from __future__ import annotations
-
 import re
 from urllib.parse import parse_qs
 
