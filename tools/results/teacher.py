@@ -175,3 +175,27 @@ def students_24m(runs: Runs) -> Table:
         "not paired; and the N-step NELBO less the teacher's, nats a token."
     )
     return Table(note, ["student, plan, steps", "to its temperatures", "to its top-p", "NELBO"], rows)
+
+
+def student(runs: Runs) -> Table:
+    """`pocket-mcd` beside both controls of `pocket`, to two judges."""
+    judged = [runs[name] for name in ("student-pocket-judge", "student-smollm2") if name in runs]
+    if not judged:
+        return not_yet("`pocket-mcd` beside its teacher's top-p")
+    rows = []
+    for plan in ("golden", "comb"):
+        for steps in (4, 8):
+            found = [(run, run.cell("mcd", plan, steps)) for run in judged]
+            gaps = [half(gap(run, one, curve), sign=True) if one else NOTHING
+                    for run, one in found for curve in curves(run, plan, steps)]  # fmt: skip
+            first, bounds = found[0][1], [judged[0].nats(model, plan, steps) for model in ("mcd", "teacher")]
+            less = None if None in bounds else bounds[0] - bounds[1]  # type: ignore[operator]
+            rows.append([f"{PLANS[plan]}, {steps}", half((first or {}).get("sampler_entropy")), *gaps, signed(less)])
+    note = (
+        "`pocket-mcd` at T = 1, 192 texts: own entropy, nats a byte; the judge's nats a byte less those of the teacher "
+        "in as many steps at equal own entropy, by its temperature and by its top-p (below 0 is better; – not run), "
+        "± half of the 95% interval, texts not paired; N-step NELBO less the teacher's, nats a token."
+    )
+    head = ["plan, steps", "own entropy"]
+    head += [f"{run.judge}, {control}" for run in judged for control in ("temperature", "top-p")]
+    return Table(note, [*head, "NELBO"], rows)
