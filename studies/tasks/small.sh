@@ -3,7 +3,7 @@
 #   OUT=runs/tasks-cpu bash studies/tasks/small.sh        about two hours of one core; stopped, the same call goes on
 #   STEPS=40 CHAINED=10 TEXTS=8 HEADLINE=12 OUT=runs/toy bash studies/tasks/small.sh      at toy size
 set -euo pipefail
-: "${OUT:=runs/tasks-cpu}" "${GRIDS:=200000}" "${STEPS:=10000}" "${CHAINED:=4000}" "${TEXTS:=4096}" "${HEADLINE:=16384}"
+: "${OUT:=runs/tasks-cpu}" "${GRIDS:=200000}" "${STEPS:=10000}" "${CHAINED:=2000}" "${TEXTS:=4096}" "${HEADLINE:=16384}"
 : "${UNMASK:=unmask}" "${PYTHON:=python3}"
 export OMP_NUM_THREADS=1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,7 +16,7 @@ train() { # NAME OPTIONS...
 }
 
 chain() { # NAME OPTIONS...: a head beside the model
-  train "$1" --objective chain --from "$run/model" --plan comb --plan_steps 2 4 8 --steps "$CHAINED" --lr 2e-3 \
+  train "$1" --objective chain --from "$run/model" --plan comb --plan_steps 2 4 8 --lr 2e-3 \
     --muon_lr 0.01 --weight_decay 0.01 --ema 0.998 --eval_every 0 "${@:2}"
 }
 
@@ -34,9 +34,9 @@ train model --steps "$STEPS" --length 17 --hidden 128 --blocks 4 --heads 4 --dro
   --lr 1.5e-3 --ema 0.998 --eval_every "$STEPS"
 draw model one "$HEADLINE" 17 permutation
 draw model few "$HEADLINE" "2 4 8" comb
-chain chain
+chain chain --steps "$CHAINED"
 draw chain chained "$HEADLINE" "2 4 8" comb
-chain blind --set blind=true
+chain blind --steps $((CHAINED / 4)) --set blind=true
 draw blind blind "$TEXTS" "2 4 8" comb
 draw model rest "$TEXTS" "2 4 8" permutation iid rotation golden stride confidence left_to_right
 draw chain chained-rest "$TEXTS" "2 4 8" permutation rotation confidence golden

@@ -7,7 +7,7 @@ it is kept how many texts have so many lines right.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tools.results.figure import CHOICES, STYLE, svg
@@ -23,7 +23,8 @@ KEPT = (
 LOOKS = {**CHOICES, "permutation": ("#5c6470", "X"), "confidence": ("#2e7d32", "h"), "left_to_right": ("#c2185b", "<")}
 LARGE = "shadows-sudoku4-large"
 TASKS = {  # the run, and what is right: in the figure, in a table; a run that is not there yet has neither
-    "tasks-sudoku4": ("4 x 4 Sudoku, % of grids valid", "4 x 4 grids"),
+    "tasks-sudoku4-cpu": ("4 x 4 Sudoku, % of grids valid", "4 x 4 grids"),
+    "tasks-sudoku4": ("the same, a head of 33 seconds", "4 x 4 grids"),
     "tasks-records": ("records, % right", "records"),
     "tasks-sudoku9": ("9 x 9 Sudoku, % of grids valid", "9 x 9 grids"),
     "tasks-equations": ("sums of six digits, % of lines right", "lines"),
@@ -164,10 +165,21 @@ def tasks_seeds(runs: Runs) -> Table:
 
 def tasks_uniform(runs: Runs) -> Table:
     """Whether the valid 4 x 4 grids are uniform over the 288."""
-    run = runs["tasks-sudoku4"]
     named = [("plain", plan, 17) for plan in ("permutation", "rotation", "comb")]
     named += [("plain", plan, 8) for plan in ("permutation", "comb", "confidence", "left_to_right", "stride")]
-    named += [("chain", plan, n) for plan, n in (("permutation", 4), ("comb", 8), ("comb", 4), ("comb", 2))]
+    return _uniform(runs["tasks-sudoku4"], [*named, ("chain", "comb", 2)])
+
+
+def tasks_uniform_cpu(runs: Runs) -> Table:
+    """The same of the run on a CPU."""
+    if "tasks-sudoku4-cpu" not in runs:
+        return not_yet("whether the grids of the longer head are uniform")
+    named = [("plain", plan, 17) for plan in ("permutation", "comb", "confidence")]
+    named += [("plain", "permutation", 8), ("plain", "comb", 8)]
+    return _uniform(runs["tasks-sudoku4-cpu"], [*named, *(("chain", "comb", n) for n in (2, 4, 8))])
+
+
+def _uniform(run: Run, named: Sequence[tuple[str, str, int]]) -> Table:
     rows = []
     for model, plan, steps in named:
         one = cell(run, model, plan, steps)
