@@ -238,7 +238,7 @@ def tasks_figure(runs: Runs) -> bytes:
 
     with rc_context(STYLE):
         there = {name: title for name, (title, _) in TASKS.items() if name in runs}
-        figure: Any = Figure(figsize=(3.9 * len(there) + 0.6, 3.4), layout="constrained")
+        figure: Any = Figure(figsize=(3.9 * len(there) + 1.6, 3.4), layout="constrained")
         axes = figure.subplots(1, len(there), squeeze=False)[0]
         for axis, (name, title) in zip(axes, there.items(), strict=True):
             run = runs[name]
@@ -253,7 +253,7 @@ def tasks_figure(runs: Runs) -> bytes:
             axis.set_xlabel(f"forwards (dashed: with the head{more})")
             axis.set_ylim(-3, 103)
             axis.set_title(title)
-        axes[0].legend(loc="upper left", fontsize=7.5)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=7.5)
         return svg(figure)
 
 
