@@ -257,4 +257,6 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["duality", "--sttes", "3"]) == 2
     assert capsys.readouterr().err == "unmask: unknown option --sttes: did you mean --states?\n"
     assert main(["distill", "--steps", "3"]) == 2
-    assert "did you mean --plan_steps or --round_steps or --sample_steps?" in capsys.readouterr().err
+    assert "did you mean --round_steps or --plan_steps or --sample_steps?" in capsys.readouterr().err
+    assert main(["sample", "--temp", "3"]) == 2
+    assert capsys.readouterr().err == "unmask: unknown option --temp: did you mean --temperature?\n"

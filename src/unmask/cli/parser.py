@@ -152,8 +152,9 @@ class CommandLine:
         if not name.startswith("--"):
             return UserError(f"unexpected argument {word!r}; see --help")
         allowed = [flag[2:] for action in self.parser._actions for flag in action.option_strings if flag[:2] == "--"]
-        longer = [flag for flag in allowed if name[2:] in flag.split("_")]  # --steps, where there are --round_steps
-        guesses = dict.fromkeys(filter(None, [nearest(name[2:], allowed, cutoff=0.6), *longer]))
+        # --temp of --temperature, --steps where there are --round_steps
+        longer = [flag for flag in allowed if any(part.startswith(name[2:]) for part in flag.split("_"))]
+        guesses = dict.fromkeys(longer or filter(None, [nearest(name[2:], allowed, cutoff=0.6)]))
         meant = " or ".join(f"--{guess}" for guess in guesses)
         return UserError(f"unknown option {name}: " + (f"did you mean {meant}?" if meant else "see --help"))
 
