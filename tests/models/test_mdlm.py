@@ -1,4 +1,4 @@
-"""MDLM against what its published class and sampler computed: tests/assets/published/mdlm (see `meta` in reference.npz)."""
+"""MDLM against what its published class and sampler computed (`meta` in tests/assets/published/mdlm/reference.npz)."""
 
 from pathlib import Path
 
