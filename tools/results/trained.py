@@ -88,7 +88,8 @@ def rounds(runs: Runs) -> Table:
     note = (
         "After five rounds, `golden` in 8 steps, T = 1, 1,024 texts. Own entropy in nats a byte; *to the teacher*: the "
         "judge's nats a byte less those of the teacher in 8 steps, its temperature set to equal own entropy (below 0 "
-        f"is better, – not enclosed); NELBO in nats a token. {UNPAIRED}."
+        "is better, – not enclosed); NELBO of these 8 steps, nats a token, on other held-out blocks than plans.md. "
+        f"{UNPAIRED}."
     )
     head = ["model", "own entropy", "Gen PPL, ours", "to the teacher, ours", "to the teacher, SmolLM2", "NELBO"]
     return Table(note, head, _students(named, [runs[f"rounds-{judge}"] for judge in JUDGES]))
