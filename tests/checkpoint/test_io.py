@@ -20,8 +20,6 @@ def test_load_save_load_is_bit_equal(checkpoint, tmp_path):
     save(first, tmp_path / "b")
     second = load(tmp_path / "b")
     assert same_weights(checkpoint.model, second.model)
-    assert not second.model.training
-    assert all(parameter.requires_grad for parameter in second.model.parameters())
     assert second.model.config == checkpoint.model.config
     assert second.process.schedule == checkpoint.process.schedule
     assert second.provenance == checkpoint.provenance
@@ -39,6 +37,15 @@ def test_whoever_may_read_a_new_file_may_read_the_weights(checkpoint, tmp_path):
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "a").iterdir()} == {0o640}
+
+
+def test_a_loaded_model_computes_the_same_and_is_ready_to_use_or_train(checkpoint, tmp_path):
+    save(checkpoint, tmp_path / "a")
+    model = load(tmp_path / "a").model
+    z_BL = torch.randint(20, (2, 12))
+    assert not model.training
+    assert torch.equal(model(z_BL), checkpoint.model(z_BL))
+    assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_raw_weights_lie_beside_the_average(checkpoint, random_dit, tmp_path):
@@ -135,8 +142,18 @@ def _flip_a_bit(folder):
     (folder / "model.safetensors").write_bytes(raw)
 
 
+def _truncate(name):
+    def act(folder):
+        raw = (folder / name).read_bytes()
+        (folder / name).write_bytes(raw[: len(raw) // 2])
+
+    return act
+
+
 DAMAGE = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "holds no checkpoint"),
+    "half a config": (_truncate("config.json"), "damaged .not valid JSON"),
+    "half the weights": (_truncate("model.safetensors"), "model.safetensors does not match its sha256"),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
     "a flipped bit": (_flip_a_bit, "model.safetensors does not match its sha256"),

@@ -34,6 +34,8 @@ def test_json_of_the_contract(capsys: pytest.CaptureFixture[str], tmp_path: Path
     for row in report["calibration"]:
         assert survival(row["ratio"], 50258) == pytest.approx(row["gamma"], abs=1e-9)
         assert row["alpha"] / row["sigma"] == pytest.approx(row["ratio"], rel=1e-12)
+        assert row["alpha"] ** 2 + row["sigma"] ** 2 == pytest.approx(1, abs=1e-12)
+        assert row["below_one_over_K"] is False
         assert row["uniform_alpha"] + (1 - row["uniform_alpha"]) / 50258 == pytest.approx(row["gamma"], rel=1e-12)
         assert 1 - (1 - 1e-3) * row["t"] == pytest.approx(row["gamma"], abs=1e-12)
     assert report["states"] == 50258

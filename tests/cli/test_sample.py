@@ -11,7 +11,7 @@ import pytest
 
 from unmask.checkpoint.io import load
 from unmask.cli.main import main, open_streams
-from unmask.core.errors import Terminated
+from unmask.core.errors import Terminated, UserError
 from unmask.sampling.sample import Run
 from unmask.sampling.verbs import sample
 from unmask.studies.plans_on_grids import fitted_for_others, plans_on_grids
@@ -261,6 +261,15 @@ def test_a_terminal_shows_what_it_has(monkeypatch):
     assert shown.getvalue() == "naïve ??\n".encode("latin-1")
     monkeypatch.setattr("sys.stdout", io.StringIO())  # a program's own stream is left as it is
     open_streams()
+
+
+def test_in_python_the_same(folder):
+    model = str(folder / "model")
+    made = sample(model, prompt=["once", "a wolf"], steps=2, plan="blocks", block_size=8, device="cpu")
+    assert [text[:4] for text in made.text] == ["once", "a wo"]
+    assert made.record["plan"]["name"] == "blocks(8, golden)"
+    with pytest.raises(UserError, match="steps takes a whole number, not '8'"):
+        sample(model, steps="8")
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from unmask.cli.animation import Camera, lay_out, save_html
+from unmask.cli.animation import Camera, Film, _colour, lay_out, save_html
 from unmask.cli.watch import BLOCK, Watch, legible, token_texts, visible_texts
 from unmask.data.tokenizer import Tokenizer
 from unmask.sampling.samples import StepView
@@ -152,3 +152,9 @@ def test_lines_break_between_words_and_only_then_within():
     assert "".join(piece.text for piece in pieces[5:]) == "x" * 12
     assert max(piece.x + piece.width for piece in pieces) <= 5
     assert pieces[-1].line == 5
+
+
+def test_a_token_has_the_colour_of_the_step_that_it_stands_since():
+    film = Film([[None, "a"], ["b", "a"], [None, "a"], ["b", "a"]], ["b", "a"], [False, True], "remasked")
+    assert film.since_TL == [[0, 0], [1, 0], [2, 0], [3, 0]]
+    assert len({_colour(step / 16, is_new) for step in range(1, 17) for is_new in (True, False)}) == 32

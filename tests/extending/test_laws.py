@@ -4,13 +4,12 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from tests.chances import p_value_of_lines
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
-from unmask.data.loader import Batch
 from unmask.inference.ready import make_ready
 from unmask.objectives.distil.sdtt import SDTT
+from unmask.objectives.elbo import MDLM
 from unmask.plans.grids import make_grid
 from unmask.plans.plan import make_plan
 from unmask.processes import Masked, States
@@ -22,6 +21,14 @@ V, L, N = 3, 3, 20_000
 SOURCE = torch.rand(V, V, V, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 3
 SOURCE /= SOURCE.sum()
 LINES = torch.cartesian_prod(*[torch.arange(V)] * L)
+
+
+def p_value(tokens_nL: torch.Tensor, law: torch.Tensor) -> float:
+    """Of the chi-square test of drawn lines against a table of shape (V,) * L."""
+    count = torch.bincount((tokens_nL * V ** torch.arange(L - 1, -1, -1)).sum(1), minlength=V**L).double()
+    expected = law.flatten() * len(tokens_nL)
+    chi = ((count - expected) ** 2 / expected).sum()
+    return float(torch.special.gammaincc(torch.tensor((V**L - 1) / 2).double(), chi / 2))
 
 
 class ExactUniform:
@@ -45,6 +52,21 @@ class ExactUniform:
         return h
 
 
+def test_the_posterior_is_bayes_rule(plugin):
+    process, states = plugin.AnyToken(), States(V, None)
+    s, t = torch.tensor(0.3, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64)
+    a, b = (float(process.schedule.gamma(time)) for time in (s, t))
+    p_V = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    for z in range(V):
+        law_V = process.posterior(p_V.log()[None], torch.tensor([z]), s, t, states).exp()[0]
+        for v in range(V):
+            expected = 0.0
+            for x in range(V):
+                to_v, to_z = a * (x == v) + (1 - a) / V, b / a * (v == z) + (1 - b / a) / V
+                expected += float(p_V[x]) * to_v * to_z / (b * (x == z) + (1 - b) / V)
+            assert float(law_V[v]) == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 def test_samples_of_a_new_process_follow_its_enumerated_law(plugin, steps):
     """z_1 uniform, then every position from its posterior at each step: the law of all z is a table, step by step."""
@@ -54,14 +76,20 @@ def test_samples_of_a_new_process_follow_its_enumerated_law(plugin, steps):
     times = make_grid("uniform", steps).times
     for t, s in pairwise(torch.tensor(times).double()):
         log_p_XLV = model.features(LINES, t.expand(len(LINES)))
-        moved = process.posterior(log_p_XLV.flatten(0, 1), LINES.flatten(), s, t, States(V, None))
+        moved = process.posterior(
+            log_p_XLV.flatten(0, 1),
+            LINES.flatten(),
+            s,
+            t,
+            States(V, None),
+        )
         moved_XLV = moved.exp().view(len(LINES), L, V)
         after_X = torch.zeros_like(law_X)
         for x, line in enumerate(LINES.tolist()):
             to = law_X * torch.stack([moved_XLV[:, i, v] for i, v in enumerate(line)]).prod(0)
             after_X[x] = to.sum()
         law_X = after_X
-    assert p_value_of_lines(drawn.tokens, law_X) > 1e-3
+    assert p_value(drawn.tokens, law_X) > 1e-3
     assert bool(drawn.log_q.isnan().all())  # of a path, not of the text
     assert drawn.record["nfe"] == steps
     assert drawn.record["plan"]["name"] == "ancestral"
@@ -73,6 +101,30 @@ def test_given_words_are_held_and_a_plan_has_no_place(plugin):
     assert bool((drawn.tokens[:, 1] == 2).all())
     with pytest.raises(UserError, match="draws every position at every step, which the plan golden does not"):
         sample(Checkpoint(ExactUniform(), plugin.AnyToken()), 1, 2, plan="golden", device="cpu")
+
+
+def test_the_bound_is_that_of_the_chain_by_numerical_expectation(plugin):
+    """The objective's mean over all noise is the N-step bound less the prior's term, computed by enumerating z."""
+    process, model, bins = plugin.AnyToken(bins=2), ExactUniform(), 2
+    states, x0 = States(V, None), torch.tensor([[0, 1, 2]])
+    expected = 0.0
+    for k in range(1, bins + 1):
+        t, s = (torch.tensor(time / bins, dtype=torch.float64) for time in (k, k - 1))
+        gamma = float(process.schedule.gamma(t))
+        for z in LINES:
+            chance = float((gamma * (z == x0[0]).double() + (1 - gamma) / V).prod())
+            log_p_LV = model.one(z, gamma)
+            law = process.posterior(log_p_LV, z, s, t, states)
+            sure = torch.nn.functional.one_hot(x0[0], V).double().log()
+            exact = process.posterior(sure, z, s, t, states)
+            expected += chance * float((exact.exp() * (exact - law)).sum())
+    total, generator = 20_000, torch.Generator().manual_seed(3)
+    t_T = (torch.arange(total) % bins + 1).double() / bins
+    u_TL = torch.rand(total, L, generator=generator, dtype=torch.float64)
+    x_TL = x0.expand(total, L)
+    view = process.view(x_TL, process.noise(u_TL, states, generator), t_T, states)
+    nats_T = MDLM(process).nats_of(model, x_TL, view, t_T).sum(1)
+    assert float(nats_T.mean()) == pytest.approx(expected, abs=5 * float(nats_T.std()) / total**0.5)
 
 
 class Table:
@@ -115,7 +167,7 @@ def test_samples_of_a_new_step_law_follow_it_and_so_do_its_probabilities(plugin)
     checkpoint = Checkpoint(model, step_law=plugin.Sticky(stay))
     drawn = sample(checkpoint, 3000, 2, plan="left_to_right", grid="rank", seed=2, batch=500, device="cpu")
     place_nL = torch.searchsorted(TOKENS, drawn.tokens)
-    assert p_value_of_lines(place_nL, law) > 1e-3
+    assert p_value(place_nL, law) > 1e-3
     torch.testing.assert_close(drawn.log_q.sum(1), law[tuple(place_nL.T)].log())
     assert drawn.record["step_law"] == {"name": "sticky", "stay": stay}
     forced = teacher_force(
@@ -137,7 +189,12 @@ def test_a_rollout_of_sdtt_draws_from_the_teachers_step_law(plugin, monkeypatch)
     seen = []
     method = SDTT(Checkpoint(model, Masked(), step_law=plugin.Sticky(1e6)), delta=0.9, k=2)
     monkeypatch.setattr(method.teacher, "features", lambda z, *_, **__: seen.append(z.clone()) or model.features(z))
-    method(model, Batch(torch.full((64, L), 3), 0, 64), step=0, generator=torch.Generator().manual_seed(0))
+    x0 = torch.full((64, L), 3)
+
+    class Rows:
+        tokens_BL, start, total = x0, 0, 64
+
+    method(model, Rows, step=0, generator=torch.Generator().manual_seed(0))
     before, after = seen[:2]
     newly = (before == model.mask_id) & (after != model.mask_id)
     several = newly.sum(1) > 1

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from unmask.core.errors import UserError
 from unmask.inference.categorical import Draw, Law, draw, shape_logits
 
 V, MASK = 700, 699
@@ -71,6 +72,15 @@ def test_log_q_is_that_of_the_truncated_law() -> None:
     drawn: Draw = draw(logits().expand(50, V), uniforms(50), MASK, law)
     p_V = shape_logits(logits(), MASK, law).softmax(-1)[0]
     torch.testing.assert_close(drawn.log_q_M, p_V[drawn.token_M].log())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"temperature": float("nan")}, {"temperature": -1}, {"top_p": 0}, {"top_p": 1.1}, {"top_k": 0}, {"dtype": "fp16"}],
+)
+def test_laws_that_make_no_sense_are_refused(bad: dict) -> None:
+    with pytest.raises(UserError):
+        Law(**bad)
 
 
 def test_temperature_0_is_a_point_mass_on_the_likeliest_token_that_is_no_mask() -> None:

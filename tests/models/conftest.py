@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.small import shaken
+import torch
 
 from unmask.models.dit.network import DiT
 
@@ -13,6 +13,11 @@ from unmask.models.dit.network import DiT
 def random_dit() -> Callable[..., DiT]:
     def make(seed: int = 0, **overrides: Any) -> DiT:
         shape = {"vocab_size": 23, "length": 12, "hidden": 24, "cond": 8, "blocks": 3, "heads": 2} | overrides
-        return shaken(DiT(**shape).eval(), seed=seed)
+        model = DiT(**shape).eval()
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+        return model
 
     return make

@@ -5,7 +5,6 @@ from statistics import median
 
 import pytest
 import torch
-from tests.small import shaken
 
 from unmask.core.streams import stream
 from unmask.models.dit.attention import attention_stats
@@ -15,8 +14,11 @@ from unmask.training.watch import AttentionWatch
 
 
 def network(causal: bool = False, scale: float = 1.0) -> DiT:
-    model = shaken(DiT(vocab_size=9, length=16, hidden=24, cond=8, blocks=3, heads=3, causal=causal).eval())
+    model = DiT(vocab_size=9, length=16, hidden=24, cond=8, blocks=3, heads=3, causal=causal).eval()
+    generator = stream(0, "weights")
     with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
         for block in model.blocks:
             block.qkv.weight[:24] *= scale  # the queries
     return model

@@ -1,6 +1,7 @@
 import torch
 
-from unmask.models.denoiser import log_probs
+from unmask.models.denoiser import Denoiser, log_probs
+from unmask.models.dit.network import DiT
 
 MASK = 4
 
@@ -20,3 +21,7 @@ def test_log_probs_leaves_bfloat16_before_the_softmax_and_its_input_alone():
     assert got.dtype == torch.float32
     torch.testing.assert_close(got, log_probs(logits_V.float(), MASK))
     assert torch.equal(logits_V, before)
+
+
+def test_a_dit_is_a_denoiser():
+    assert isinstance(DiT.preset("tiny"), Denoiser)

@@ -18,6 +18,16 @@ def test_presets_have_the_published_number_of_parameters(name, count):
     assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
+def test_pocket_is_pocket_sized():
+    model = DiT.preset("pocket")
+    assert 6e6 < sum(parameter.numel() for parameter in model.parameters()) < 7e6
+
+
+def test_a_fresh_model_predicts_nothing_yet():
+    model = DiT.preset("tiny")
+    assert torch.equal(model(torch.arange(8)[None]), torch.zeros(1, 8, model.vocab_size))
+
+
 def test_the_head_runs_on_any_selection_of_positions(random_dit):
     model = random_dit()
     z_BL = torch.randint(23, (4, 12))
@@ -61,7 +71,7 @@ def test_every_weight_learns(random_dit):
         if name == "sigma_in.weight":  # at sigma = 0 the sines are 0: their half never learns
             assert not gradient[:, 128:].any()
             gradient = gradient[:, :128]
-        assert (gradient != 0).float().mean() > 0.98, name
+        assert (gradient != 0).float().mean() > 0.99, name
 
 
 # oneDNN's bfloat16 kernels want instructions that some virtual machines announce but do not run

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.small import reference_of
 
 from unmask.checkpoint.convert import convert
 from unmask.checkpoint.io import Checkpoint, load, save
@@ -23,8 +23,7 @@ FOLDER = Path("tests/assets/published/duo")
 
 @pytest.fixture(scope="module")
 def reference():
-    with np.load(FOLDER / "reference.npz") as file:
-        return {key: torch.from_numpy(file[key]) for key in file if key != "meta"}
+    return reference_of(FOLDER)
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +54,23 @@ def test_a_published_duo_gives_the_references_logits(reference, published):
     close(model(model.embed(reference["topk_ids"], reference["topk_weights"]), sigma), reference["logits_topk_fp32"])
 
 
+def test_the_twin_for_inference_is_the_same_function():
+    torch.manual_seed(0)
+    model = DiT.preset("tiny", vocab_size=300, length=40, time=True).double().eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.2)
+    twin, z, sigma = (
+        TimedDiT(model, torch.float64),
+        torch.randint(300, (3, 33)),
+        torch.tensor([0.01, 1.0, 6.9]).double(),
+    )
+    with torch.no_grad():
+        padded = twin.padded_logits(twin.features(z, time=sigma))
+        torch.testing.assert_close(padded[..., :300], model(z, sigma), rtol=1e-12, atol=1e-12)
+    assert padded.shape[-1] == 512
+    assert bool((padded[..., 300:] == -torch.inf).all())
+
+
 def test_compiled_rows_of_different_times_are_each_as_alone(published, reference, monkeypatch):
     """The compiler is left out: what is tried is how ids and times reach what it compiled."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
@@ -79,8 +95,7 @@ def test_it_is_kept_converted_there_and_back_and_no_bit_changes(published, tmp_p
     assert load(tmp_path / "theirs").process == Uniform()
 
 
-@torch.no_grad()
-def test_neither_is_taken_for_the_other(published, reference, tmp_path):
+def test_neither_is_taken_for_the_other(published, tmp_path):
     """The same tensors: only config.json tells, and one that tells both is refused."""
     tensors, said = read_tensors(FOLDER / "model.safetensors"), read_json(FOLDER / "config.json", "config")
 
@@ -91,9 +106,7 @@ def test_neither_is_taken_for_the_other(published, reference, tmp_path):
 
     assert folder(model_type="duo").model.mask_id is None
     assert folder(model_type=None, algo={"name": "distillation"}, diffusion="uniform").process == Uniform()
-    clean, ids = torch.zeros(3), reference["ids"]
     masked = folder(model_type="mdlm", time_conditioning=False)
-    close(masked.model(ids), published.model(ids, clean))  # a masked DiT is that network at sigma = 0
     assert masked.process == Masked()
     assert masked.model.mask_id == 60
     assert not masked.model.config.time

@@ -24,3 +24,11 @@ def test_the_average_is_the_closed_form_and_stays_in_float32():
     torch.testing.assert_close(ema.shadow["weight"], torch.tensor([[expected]]))
     ema.copy_to(model)
     assert torch.equal(model.weight, ema.shadow["weight"].to(torch.bfloat16))
+
+
+def test_the_average_is_a_copy_of_its_own():
+    model = nn.Linear(2, 2)
+    ema = EMA(model, decay=0.9)
+    before = ema.shadow["weight"].clone()
+    nn.init.ones_(model.weight)
+    assert torch.equal(ema.shadow["weight"], before)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.small import reference_of
 
 pytest.importorskip("transformers")
 
@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[1] / "assets/published/llada"
 
 @pytest.fixture(scope="module")
 def reference():
-    return {name: torch.tensor(value) for name, value in np.load(FOLDER / "reference.npz").items() if name != "meta"}
+    return reference_of(FOLDER)
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 
 pytest.importorskip("transformers")
 
-from unmask.checkpoint.io import load, save
+from unmask.checkpoint.io import Checkpoint, load, save
 from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
-from unmask.models.family import family_of
+from unmask.inference.ready import make_ready
 from unmask.sampling.verbs import sample
 
 FOLDER = Path(__file__).parents[1] / "assets/published/modernbert"
@@ -106,9 +106,14 @@ def test_body_and_head_together_are_what_transformers_computes(write, kind, tmp_
 def test_positions_stay_exact_when_the_weights_do_not(write):
     folder, _ = write("modernbert")
     model = load(folder).model
-    cast = family_of(model).inference(model, torch.bfloat16, torch.device("cpu"))
+    half = make_ready(model.to(torch.float64), torch.device("cpu")).model
+    buffers = {value.dtype for value in half.buffers() if value.is_floating_point()}
+    from unmask.models.family import family_of
+
+    cast = family_of(model).inference(load(folder).model, torch.bfloat16, torch.device("cpu"))
     assert {value.dtype for value in cast.parameters()} == {torch.bfloat16}
     assert {value.dtype for value in cast.buffers() if value.is_floating_point()} == {torch.float32}
+    assert buffers
 
 
 @torch.no_grad()
@@ -144,3 +149,4 @@ def test_a_mask_that_is_the_last_token_of_the_tokenizer(write, tmp_path):
     folder, _ = write("roberta", vocab_size=size)
     checkpoint = load(folder)
     assert checkpoint.model.mask_id == size - 1 == checkpoint.model.vocab_size - 1
+    assert isinstance(checkpoint, Checkpoint)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.small import reference_of
 
 from unmask.checkpoint.io import load
 from unmask.inference.ready import make_ready
@@ -17,8 +17,7 @@ FOLDER = Path("tests/assets/published/mdlm")
 
 @pytest.fixture(scope="module")
 def reference():
-    with np.load(FOLDER / "reference.npz") as file:
-        return {key: torch.from_numpy(file[key]) for key in file if key != "meta"}
+    return reference_of(FOLDER)
 
 
 @pytest.fixture(scope="module")

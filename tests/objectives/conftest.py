@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
-from tests.small import shaken
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from unmask.core.streams import stream
-from unmask.data.loader import Batch
 from unmask.models.dit.network import DiT
 from unmask.objectives.base import LossOutput
 
 TOKENS, LENGTH, ROWS = 11, 9, 6
 
 
-class Rows(Batch):
+@dataclass(frozen=True)
+class Rows:
+    tokens_BL: Tensor
+    start: int
+    total: int
+
     def part(self, first: int, end: int) -> Rows:
-        return replace(self, tokens_BL=self.tokens_BL[first:end], start=first)
+        return Rows(self.tokens_BL[first:end], first, self.total)
 
 
 @pytest.fixture
@@ -34,7 +37,12 @@ def text() -> Rows:
 def random_dit() -> Callable[..., DiT]:
     def make(seed: int, dtype: torch.dtype = torch.float64, size: float = 0.3, **shape: int) -> DiT:
         wanted = {"vocab_size": TOKENS + 1, "length": LENGTH, "hidden": 8, "cond": 4, "blocks": 1, "heads": 2} | shape
-        return shaken(DiT(**wanted, dropout=0.0).to(dtype), size, seed)
+        model = DiT(**wanted, dropout=0.0).to(dtype)
+        generator = stream(seed, "weights")
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(size * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+        return model
 
     return make
 

@@ -54,6 +54,14 @@ def test_the_weight_of_soft_targets_falls_along_a_cosine(random_dit, text, step_
     assert torch.allclose(found.loss, plain_loss(student, random_dit(2), objective, text, 0.7)[0], rtol=1e-12)
 
 
+def test_parts_of_a_batch_give_what_the_whole_gives(random_dit, text):
+    student, objective = random_dit(1), CD4LM(random_dit(2))
+    whole = objective(student, text, step=0, generator=stream(1))
+    parts = [objective(student, text.part(a, b), step=0, generator=stream(1)) for a, b in ((0, 1), (1, ROWS))]
+    assert torch.allclose(torch.cat([part.loss_BL for part in parts]), whole.loss_BL, atol=1e-12)
+    assert torch.equal(torch.cat([part.region_BL for part in parts]), whole.region_BL)
+
+
 def test_it_has_no_rounds(random_dit):
     first = CD4LM(random_dit(1))
     assert first.at(3, CD4LM.curriculum, random_dit(2)).teacher is first.teacher

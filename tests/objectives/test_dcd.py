@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,7 +12,6 @@ import unmask
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
-from unmask.data.loader import Batch
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.dcd import DCD, WINDOW, clock
 from unmask.plans.plan import draw_u
@@ -53,7 +54,14 @@ class Small:
         return made
 
 
-TEXT = Batch(torch.randint(K, (B, L), generator=stream(0, "tokens")), 0, B)
+@dataclass(frozen=True)
+class Rows:
+    tokens_BL: Tensor
+    start: int
+    total: int
+
+
+TEXT = Rows(torch.randint(K, (B, L), generator=stream(0, "tokens")), 0, B)
 
 
 def plain_loss(student: Small, teacher: Small, delta: float, tau: float) -> Tensor:
@@ -90,6 +98,16 @@ def test_loss_and_gradient_are_those_of_full_tables(delta: float, tau: float) ->
     ):
         torch.testing.assert_close(found, direct, rtol=1e-5, atol=1e-8)
     assert output.region_BL.eq(1).all()
+
+
+def test_parts_of_a_batch_give_what_the_whole_gives() -> None:
+    student, objective = Small(1), DCD(Checkpoint(Small(2), Uniform()), delta=0.25)
+    whole = objective(student, TEXT, step=0, generator=stream(1)).loss_BL
+    parts = [
+        objective(student, Rows(TEXT.tokens_BL[a:b], a, B), step=0, generator=stream(1)).loss_BL
+        for a, b in ((0, 2), (2, B))
+    ]
+    assert torch.equal(whole, torch.cat(parts))
 
 
 def test_its_views_are_the_argmax_of_one_latent_at_two_times() -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
-from unmask.data.loader import Batch
 from unmask.models.denoiser import states_of
 from unmask.objectives.duo import Duo, SoftStart
 from unmask.objectives.elbo import MDLM
@@ -76,7 +75,7 @@ def test_the_own_token_is_kept_as_often_as_it_is_largest_not_as_often_as_it_is_a
 def test_what_is_read_has_the_mean_of_direct_draws(form, student):
     """softmax(w / tau) E, with a tau at which many states count; the largest are then all of them."""
     duo, n, noise, tau = soft(FORMS[form] and 11, tau=0.5), 4000, -1.0, 0.5
-    batch = Batch(torch.full((n // 400, 400), 3), 0, n // 400)
+    batch = _Rows(torch.full((n // 400, 400), 3), 0, n // 400)
     read, z = duo._read(student, batch, torch.full((n // 400,), noise, dtype=F64), stream(1, form))
     w, ids = direct(3, n, noise, 11, stream(2))
     law = torch.zeros(n, 11, dtype=F64).scatter(-1, ids, (w / tau).softmax(-1))
@@ -85,6 +84,11 @@ def test_what_is_read_has_the_mean_of_direct_draws(form, student):
     assert bool(((read.flatten(0, 1).mean(0) - expected.mean(0)).abs() < 4 * spread).all())
     count = torch.stack([torch.bincount(one.flatten(), minlength=11) for one in (z, ids[:, 0])])
     assert stats.chi2_contingency(count.numpy()).pvalue > 1e-3
+
+
+class _Rows:
+    def __init__(self, tokens_BL: Tensor, start: int, total: int) -> None:
+        self.tokens_BL, self.start, self.total = tokens_BL, start, total
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -123,7 +127,7 @@ def test_the_mean_of_the_loss_is_the_nelbo_between_the_windows_ends(student):
     with torch.no_grad():
         for name, weight in student.named_parameters():
             weight.zero_() if name != "head.linear.bias" else weight.copy_(torch.linspace(-1, 1, K))
-    batch = Batch(torch.full((n // 6, 6), x), 0, n // 6)
+    batch = _Rows(torch.full((n // 6, 6), x), 0, n // 6)
     with torch.no_grad():
         found = soft(2, 1e-9)(student, batch, step=0, generator=stream(5)).loss_BL.double().flatten()
     node, weight = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(40))
@@ -156,10 +160,18 @@ def test_its_gradient_is_that_of_finite_differences(form, student, text, step_of
     assert float(gradient @ way) == pytest.approx((values[0] - values[1]) / 2e-4, rel=1e-3)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_parts_of_a_batch_give_what_the_whole_gives(form, student, text):
+    duo = soft(FORMS[form])
+    whole = duo(student, text, step=0, generator=stream(7)).loss_BL
+    parts = [duo(student, text.part(*ends), step=0, generator=stream(7)).loss_BL for ends in ((0, 2), (2, 6))]
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-6, atol=1e-9)
+
+
 def test_it_needs_no_table_of_positions_and_states(random_dit, largest):
     """Neither form, nor the loss: nothing as large as B x L x K is ever made."""
     student = random_dit(0, torch.float32, vocab_size=2000, length=40, time=True)
-    batch = Batch(torch.randint(2000, (30, 40)), 0, 30)
+    batch = _Rows(torch.randint(2000, (30, 40)), 0, 30)
     for top, bound in ((6, 1 << 20), (0, 1 << 20)):
         with largest() as most:
             soft(top)(student, batch, step=0, generator=stream(8)).loss_BL.sum().backward()
@@ -187,6 +199,7 @@ def test_what_cannot_be_is_said(student, text, random_dit):
         Duo(soft=SoftStart())
     with pytest.raises(UserError, match="without a mask state"):
         soft()(random_dit(0), text, step=10, generator=stream(0))
-    prompts = replace(text, prompts_T=torch.ones(len(text.tokens_BL), dtype=torch.long))
+    prompts = replace(text)
+    object.__setattr__(prompts, "prompts_T", torch.ones(len(text.tokens_BL), dtype=torch.long))
     with pytest.raises(UserError, match="prompts are given to a masked process only"):
         soft()(student, prompts, step=0, generator=stream(0))

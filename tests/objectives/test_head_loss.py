@@ -6,7 +6,7 @@ import torch
 from unmask.core.streams import stream
 from unmask.models.denoiser import log_probs
 from unmask.objectives.divergences import cross_entropy
-from unmask.objectives.head_loss import head_loss
+from unmask.objectives.head_loss import even_sizes, head_loss
 
 
 class OnlyLogits:
@@ -69,6 +69,20 @@ def test_no_positions_at_all_are_no_trouble(model, direct):
     found = direct(model, head_loss(model, h_ND, [], lambda logits, part: None).sum())
     assert float(found.loss) == 0
     assert not bool(found.gradient.any())
+
+
+def test_the_whole_table_is_never_there(model, largest):
+    h_ND = torch.zeros(500, 8, dtype=torch.float64, requires_grad=True)
+    token_N = torch.zeros(500, dtype=torch.int64)
+    with largest() as seen:
+        loss_N = head_loss(model, h_ND, [50] * 10, lambda logits, part: cross_entropy(logits, token_N[part]))
+        loss_N.sum().backward()
+    assert seen.size == 500 * 8  # the features; a piece has 50 x 40 elements, the whole table 500 x 40
+
+
+def test_sizes_cover_everything():
+    assert even_sizes(10, 4) == [4, 3, 3]
+    assert even_sizes(0, 4) == []
 
 
 def test_a_frozen_head_gives_its_features_the_same_gradient(model, positions):

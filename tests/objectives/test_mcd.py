@@ -121,6 +121,49 @@ def test_regions_are_the_views(random_dit, text):
     assert not bool(output.loss_BL[~m_t].any() or output.weight_BL[~m_t].any())
 
 
+def test_kl_forward_is_the_hybrid_with_forward(random_dit, text, step_of):
+    student, teacher = random_dit(1), random_dit(2)
+    one, hybrid = (
+        step_of(student, MCD(teacher, delta=0.3, divergence=name)(student, text, step=0, generator=stream(1)))
+        for name in ("kl_forward", "forward")
+    )
+    assert torch.allclose(one.loss, hybrid.loss, rtol=1e-14)
+    assert torch.allclose(one.gradient, hybrid.gradient, atol=1e-14)
+
+
+def test_kl_backward_explodes_where_the_teacher_sees_the_token_and_only_there(random_dit, text, step_of):
+    student, teacher = random_dit(1), random_dit(2)
+    sane, failing = (
+        MCD(teacher, delta=0.3, divergence=name)(student, text, step=0, generator=stream(1))
+        for name in ("reverse", "kl_backward")
+    )
+    revealed = failing.region_BL == 2
+    assert torch.allclose(failing.loss_BL[~revealed], sane.loss_BL[~revealed])
+    assert float(failing.loss_BL[revealed].detach().min()) > 1e5
+    assert float(sane.loss_BL.detach().max()) < 100
+    assert float(step_of(student, failing).gradient.norm()) > 1e3 * float(step_of(student, sane).gradient.norm())
+
+
+@pytest.mark.parametrize("divergence", ["reverse", "forward", "jsd", "tvd", "kl_forward", "kl_backward"])
+def test_no_gap_and_no_sharpening_leave_a_copy_where_it_is(random_dit, text, step_of, divergence):
+    model = random_dit(1)
+    objective = MCD(model, delta=0.0, tau=1.0, divergence=divergence)
+    found = step_of(model, objective(model, text, step=0, generator=stream(1)))
+    assert abs(float(found.loss)) < 1e-13
+    assert float(found.gradient.norm()) < 1e-13
+
+
+@pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"reduction": "term_means"}, {"plan": "golden"}])
+def test_parts_of_a_batch_add_up_to_the_whole(random_dit, text, options):
+    """Ranks and micro-batches share one gradient: sum(loss · weight) over the sum of all weights."""
+    student, objective = random_dit(1), MCD(random_dit(2), delta=0.3, **options)
+    whole = objective(student, text, step=0, generator=stream(1))
+    parts = [objective(student, text.part(a, b), step=0, generator=stream(1)) for a, b in ((0, 1), (1, 4), (4, ROWS))]
+    for name in ("loss_BL", "weight_BL", "region_BL"):
+        together = torch.cat([getattr(part, name) for part in parts])
+        assert torch.allclose(together, getattr(whole, name), atol=1e-13), name
+
+
 def test_a_round_is_the_same_method_with_its_own_gap_temperature_and_teacher(random_dit):
     first = MCD(random_dit(1), divergence="jsd", plan="golden", process=Masked(Cosine()))
     third = first.at(3, Curriculum(), random_dit(2))

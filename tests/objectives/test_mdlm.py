@@ -134,6 +134,17 @@ def test_every_step_comes_equally_often(random_dit, text, rows):
         assert sorted(masked) == sorted([9, 6, 3] * (rows // 3))
 
 
+@pytest.mark.parametrize("objective", EXAMPLES, ids=lambda objective: str(describe(objective)))
+def test_parts_of_a_batch_give_what_the_whole_gives(random_dit, text, direct, objective):
+    model = random_dit(1)
+    whole = objective(model, text, step=3, generator=stream(2))
+    parts = [objective(model, text.part(*ends), step=3, generator=stream(2)) for ends in ((0, 1), (1, 4), (4, 6))]
+    assert torch.allclose(torch.cat([part.loss_BL for part in parts]), whole.loss_BL, atol=1e-13)
+    assert torch.equal(torch.cat([part.region_BL for part in parts]), whole.region_BL)
+    gradient = sum(direct(model, part.loss_BL.sum()).gradient for part in parts)
+    assert torch.allclose(gradient, direct(model, whole.loss_BL.sum()).gradient, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("kind", [MDLM, AR])
 def test_compiling_changes_neither_numbers_nor_the_record(random_dit, text, monkeypatch, kind):
     monkeypatch.setattr(head_loss, "compiled", partial(torch.compile, backend="aot_eager", dynamic=True))

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
-from unmask.data.loader import Batch
 from unmask.objectives.distil.curriculum import Curriculum
 from unmask.objectives.distil.sdtt import SDTT
 from unmask.plans.plan import draw_u
@@ -107,11 +106,20 @@ def test_the_targets_have_the_law_of_ancestral_steps(k):
     expected_L = expected_loss(oracle, log_p_LV, [2, 2, 2], 1, k)
     text = oracle.draw(n, stream(0))
     objective = SDTT(oracle, delta=1 - 1e-9, k=k, process=Masked(LogLinear(eps=0.0)))
-    loss_nL = objective(student, Batch(text, 0, n), step=0, generator=stream(2)).loss_BL
+    batch = type("Rows", (), {"tokens_BL": text, "start": 0, "total": n})
+    loss_nL = objective(student, batch, step=0, generator=stream(2)).loss_BL
     error_L = (loss_nL.mean(0) - expected_L).abs()
     bound_L = 4 * loss_nL.std(0) / math.sqrt(n)
     assert bool((error_L < bound_L).all())
     assert bool((bound_L < 0.05 * expected_L).all())
+
+
+def test_parts_of_a_batch_give_what_the_whole_gives(random_dit, text):
+    student, objective = random_dit(1), SDTT(random_dit(2), delta=0.5)
+    whole = objective(student, text, step=0, generator=stream(1))
+    parts = [objective(student, text.part(a, b), step=0, generator=stream(1)) for a, b in ((0, 2), (2, ROWS))]
+    assert torch.allclose(torch.cat([part.loss_BL for part in parts]), whole.loss_BL, atol=1e-13)
+    assert torch.equal(torch.cat([part.weight_BL for part in parts]), whole.weight_BL)
 
 
 def test_its_own_curriculum_ends_at_eight_student_steps(random_dit):

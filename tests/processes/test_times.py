@@ -35,6 +35,15 @@ def test_the_papers_curriculum() -> None:
     assert math.isclose(rounds.tau_product(5), 0.587, abs_tol=5e-4)
 
 
+@pytest.mark.parametrize(
+    ("settings", "word"), [({"rounds": 10}, "at most 9"), ({"tau_drop": 0.5}, "above 0"), ({"rounds": 0}, "at least 1")]
+)
+def test_curricula_that_cannot_end_are_refused(settings: dict, word: str) -> None:
+    with pytest.raises(UserError, match=word):
+        Curriculum(**settings)
+    Curriculum(rounds=9)  # delta reaches 1/2: the last allowed round
+
+
 def test_grids_fall_from_one() -> None:
     assert uniform_grid(4).tolist() == [1, 0.75, 0.5, 0.25, 0]
     assert cosine_grid(2).tolist() == pytest.approx([1, math.sqrt(0.5), 0])

@@ -1,11 +1,12 @@
 """The uniform process: against Duo's own functions, against direct Gaussian draws, and against exact sums on toys."""
 
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.chances import p_value_of_lines
+from tests.small import reference_of
 
 from unmask.core.errors import UserError
 from unmask.metrics.elbo import process_elbo_of
@@ -20,8 +21,7 @@ F64 = torch.float64
 @pytest.fixture(scope="module")
 def reference():
     """What Duo's own functions gave (see meta in the file), a table with a row a token."""
-    with np.load(Path("tests/assets/published/duo/reference.npz")) as file:
-        found = {key: torch.from_numpy(file[key]) for key in file if key != "meta"}
+    found = reference_of(Path("tests/assets/published/duo"))
     rows = ("nll_x0", "nll_xt", "nll_alpha_t", "nll_dalpha_t", "post_alpha_s", "post_alpha_t")
     return found | {key: found[key].expand(6, 8).flatten() for key in rows}
 
@@ -86,7 +86,11 @@ def test_two_numbers_say_what_the_argmax_of_one_gaussian_noise_says_at_two_times
         law[rival, x], law[rival, rival] = (keep_ts[1] - keep_ts[0]) / (K - 1), (1 - keep_ts[1]) / (K - 1)
     assert float(law.sum()) == pytest.approx(1, abs=1e-12)
     for z_t, z_s in (direct, ours):
-        assert p_value_of_lines(torch.stack([z_t, z_s], 1), law) > 1e-3
+        count = torch.bincount(z_t * K + z_s, minlength=K * K).double().view(K, K)
+        assert bool((count[law == 0] == 0).all())
+        chi = ((count - n * law)[law > 0] ** 2 / (n * law[law > 0])).sum()
+        freedom = float((law > 0).sum() - 1)
+        assert float(torch.special.gammaincc(torch.tensor(freedom / 2).double(), chi / 2)) > 1e-3
     # and draw by draw: the locked u of the same eps says when it is lost, its largest rival what it becomes
     rival = eps.scatter(-1, torch.full((n, 1), x), -torch.inf).argmax(-1)
     u = duality.u_of_noise(eps, x)
@@ -111,6 +115,69 @@ def test_views_of_one_noise_have_the_marginals_of_both_times_and_nest():
         process.couple(x0_BL, noise, t_B, s_B, states)
 
 
+@pytest.mark.parametrize("K", [2, 3, 5])
+def test_the_posterior_is_bayes_rule_and_leads_back_to_the_marginal(K):
+    process, states = Uniform(), States(K, None)
+    s, t = torch.tensor(0.3, dtype=F64), torch.tensor(0.8, dtype=F64)
+    a_s, a_t = (float(process.schedule.gamma(time)) for time in (s, t))
+    p = torch.rand(K, generator=torch.Generator().manual_seed(K), dtype=F64)
+    p /= p.sum()
+
+    def q(to, start, alpha):
+        return alpha * (to == start) + (1 - alpha) / K
+
+    law_zv = process.posterior(p.log().expand(K, K), torch.arange(K), s, t, states).exp()
+    for z, v in product(range(K), range(K)):
+        # p is the law of x before z was seen at this position
+        joint = [float(p[x]) * q(v, x, a_s) * q(z, v, a_t / a_s) for x in range(K)]
+        exact = sum(joint) / sum(float(p[x]) * q(z, x, a_t) for x in range(K))
+        assert float(law_zv[z, v]) == pytest.approx(exact, rel=1e-12)
+    x = 1  # known: the chain's law at s is q(z_s | x)
+    sure = torch.nn.functional.one_hot(torch.tensor(x), K).double().log().expand(K, K)
+    back_zv = process.posterior(sure, torch.arange(K), s, t, states).exp()
+    at_t = torch.tensor([q(z, x, a_t) for z in range(K)], dtype=F64)
+    at_s = torch.tensor([q(v, x, a_s) for v in range(K)], dtype=F64)
+    torch.testing.assert_close(at_t @ back_zv, at_s, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("K", [3, 10, 50])
+def test_the_nelbo_is_the_sum_of_the_kls_of_ever_shorter_steps(K):
+    """E over z of the integral over t, by Gauss-Legendre, is the limit of N exact KLs: their gap falls with 1/N."""
+    process, states = Uniform(LogLinear(0.01)), States(K, None)
+    generator = torch.Generator().manual_seed(K)
+    logits, x = torch.randn(K, generator=generator, dtype=F64), 1
+    z_K = torch.arange(K)
+    sure = torch.nn.functional.one_hot(torch.tensor(x), K).double().log().expand(K, K)
+    low, high = 0.25, 0.75
+
+    def at(t):
+        """The integrand at t, in expectation over z_t."""
+        alpha = process.schedule.gamma(t)
+        law_K = alpha * (z_K == x) + (1 - alpha) / K
+        slope = process.schedule.derivative(t).expand(K)
+        return law_K @ rate(logits.expand(K, K), torch.full((K,), x), z_K, alpha.expand(K), slope, K)[0]
+
+    def step(t, s):
+        """KL(q(z_s | z_t, x) || q(z_s | z_t)) in expectation over z_t."""
+        alpha = process.schedule.gamma(t)
+        law_K = alpha * (z_K == x) + (1 - alpha) / K
+        exact, found = (process.posterior(p, z_K, s, t, states) for p in (sure, logits.log_softmax(-1).expand(K, K)))
+        return law_K @ (exact.exp() * (exact - found)).sum(-1)
+
+    node, weight = (torch.from_numpy(part) for part in np.polynomial.legendre.leggauss(24))
+    whole = (
+        (high - low)
+        / 2
+        * sum(w * at((high + low) / 2 + (high - low) / 2 * n) for n, w in zip(node, weight, strict=True))
+    )
+    sums = []
+    for N in (400, 800):
+        times = torch.linspace(low, high, N + 1, dtype=F64)
+        sums.append(float(sum(step(t, s) for s, t in pairwise(times))))
+    assert sums[1] == pytest.approx(float(whole), rel=5e-3)
+    assert 2 * sums[1] - sums[0] == pytest.approx(float(whole), rel=2e-5)  # Richardson: the gap is c/N
+
+
 @pytest.mark.parametrize("K", [3, 50])
 def test_the_hand_written_slope_is_the_derivative(K):
     generator = torch.Generator().manual_seed(0)
@@ -121,7 +188,13 @@ def test_the_hand_written_slope_is_the_derivative(K):
     alpha = torch.linspace(0.002, 0.998, C, dtype=F64)
     of = (x, z, alpha, torch.full((C,), -0.999, dtype=F64), K)
     (by_autograd,) = torch.autograd.grad(rate(logits, *of)[0].sum(), logits)
-    torch.testing.assert_close(rate(logits.detach(), *of)[1], by_autograd, rtol=1e-9, atol=1e-9)
+    slope = rate(logits.detach(), *of)[1]
+    torch.testing.assert_close(slope, by_autograd, rtol=1e-9, atol=1e-9)
+    h = 1e-5
+    for j in range(3):
+        bump = torch.nn.functional.one_hot(torch.tensor(j), K) * h
+        up, down = (rate(logits.detach() + sign * bump, *of)[0] for sign in (1, -1))
+        torch.testing.assert_close((up - down) / (2 * h), slope[:, j], rtol=1e-5, atol=1e-5)
 
 
 def test_with_many_states_and_no_wrong_token_the_nelbo_is_that_of_masked_diffusion():

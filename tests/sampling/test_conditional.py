@@ -10,7 +10,6 @@ from collections import Counter
 
 import pytest
 import torch
-from tests.small import shaken
 from torch import nn
 
 from unmask.checkpoint.io import Checkpoint
@@ -46,7 +45,12 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def checkpoint():
-    return Checkpoint(shaken(DiT(TOKENS + 1, L, hidden=16, cond=8, blocks=2, heads=2).double()).eval())
+    model = DiT(vocab_size=TOKENS + 1, length=L, hidden=16, cond=8, blocks=2, heads=2).double().eval()
+    generator = stream(0, "weights")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3)
+    return Checkpoint(model)
 
 
 def given_rows(rows, length=L, seed=1):

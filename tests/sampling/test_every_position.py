@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.chances import p_value_of_lines
 from torch import Tensor
 
 from unmask.checkpoint.io import Checkpoint, load
@@ -94,6 +93,15 @@ def sampled_law(plan: EveryPosition, model: Toy, times: tuple[float, ...], **law
     return law_X
 
 
+def p_value(tokens_nL: Tensor, law_X: Tensor) -> float:
+    count = torch.bincount((tokens_nL * K ** torch.arange(L - 1, -1, -1)).sum(1), minlength=K**L).double()
+    possible = law_X > 0
+    assert not bool(count[~possible].any())
+    expected = law_X[possible] * len(tokens_nL)
+    chi = ((count[possible] - expected) ** 2 / expected).sum()
+    return float(torch.special.gammaincc((possible.sum() - 1).clamp(min=1).double() / 2, chi / 2))
+
+
 @pytest.mark.parametrize("plan", PLANS)
 def test_the_law_of_a_step_is_bayes_rule_and_the_draw_follows_it(plan: str) -> None:
     chosen, process, model, n = any_plan(plan), Uniform(), Toy(), 4000
@@ -131,7 +139,7 @@ def test_samples_follow_the_enumerated_law(plan: str, grid: str, steps: int) -> 
     forwards = steps + (chosen.greedy or grid == "mdlm")  # the published grid ends above 0: one more takes the noise
     drawn = sample(Checkpoint(Toy(), Uniform()), N, steps, plan=plan, grid=grid, seed=3, batch=N // 2, device="cpu")
     times = made.times if chosen.greedy or grid != "mdlm" else (*made.times, 0.0)
-    assert p_value_of_lines(drawn.tokens, sampled_law(chosen, Toy(), times)) > 1e-3
+    assert p_value(drawn.tokens, sampled_law(chosen, Toy(), times)) > 1e-3
     assert float(drawn.nfe.max()) == forwards
     assert drawn.record["forwards"] == 2 * forwards
     assert drawn.record["plan"]["name"] == chosen.name
@@ -143,7 +151,19 @@ def test_a_sharper_law_is_sharper_inside_the_posterior(plan: str, temperature: f
     drawn = sample(Checkpoint(Toy(), Uniform()), N, 3, plan=plan, **how)  # type: ignore[arg-type]
     chosen, times = any_plan(plan), make_grid("uniform", 3).times
     law_X = sampled_law(chosen, Toy(), times, heat=temperature, top_p=top_p)  # type: ignore[arg-type]
-    assert p_value_of_lines(drawn.tokens, law_X) > 1e-3
+    assert p_value(drawn.tokens, law_X) > 1e-3
+
+
+def test_a_law_that_is_wrong_is_seen() -> None:
+    """The test above would notice another reading of the posterior: x_0 drawn first, z_s given both."""
+    model, law_X = Toy(), torch.full((K**L,), K**-L, dtype=torch.float64)
+    for t, s in pairwise(make_grid("uniform", 3).times):
+        p_XLK = p_of(model, t)
+        sure = torch.nn.functional.one_hot(torch.arange(K), K).double()
+        mixed_XLK = sum(p_XLK[..., x, None] * back(sure[x].expand(p_XLK.shape), s, t) for x in range(K))
+        law_X = law_X @ of_lines(mixed_XLK)
+    drawn = sample(Checkpoint(model, Uniform()), N, 3, seed=3, batch=N // 2, device="cpu")
+    assert p_value(drawn.tokens, law_X) < 1e-6
 
 
 @pytest.mark.parametrize("plan", ["ancestral", "psi:share=0.3"])

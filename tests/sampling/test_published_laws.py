@@ -4,8 +4,7 @@ import itertools
 
 import pytest
 import torch
-from tests.chances import p_value_of_lines
-from tests.sampling.test_sampler_law import BELIEVABLE, MODEL, N, draws
+from tests.sampling.test_sampler_law import BELIEVABLE, MODEL, N, draws, p_value
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
@@ -46,7 +45,7 @@ def test_log_q_is_of_the_guided_law_which_is_drawn(w):
     said = samples.log_q.sum(1)
     assert torch.allclose(said, q[tuple(samples.tokens.T)], atol=1e-6)
     q[1] = q[1].exp()
-    assert p_value_of_lines(samples.tokens, q) > BELIEVABLE
+    assert p_value(samples.tokens, q) > BELIEVABLE
     assert samples.nfe.tolist() == [4] * N, "two runs of the network a step"
 
 
@@ -86,9 +85,9 @@ def test_alg_temp_draws_positions_by_softmax_of_confidence_without_replacement(p
 
     go([MASK] * L, 0, 1.0)
     assert float(q.sum()) == pytest.approx(1)
-    assert p_value_of_lines(draws(MODEL, 2, plan=f"{plan}:alg_temp={heat}").tokens, q) > BELIEVABLE
+    assert p_value(draws(MODEL, 2, plan=f"{plan}:alg_temp={heat}").tokens, q) > BELIEVABLE
     cold = draws(MODEL, 2, plan=plan)
-    assert p_value_of_lines(cold.tokens, q) < BELIEVABLE, "another law than that of the surest positions"
+    assert p_value(cold.tokens, q) < BELIEVABLE, "another law than that of the surest positions"
 
 
 def test_the_positions_of_a_text_do_not_depend_on_its_company():

@@ -14,9 +14,10 @@ from unmask.inference.step_law import Factorised
 from unmask.metrics.nelbo import nelbo
 from unmask.metrics.path_gap import path_gap
 from unmask.metrics.texts import of_samples
+from unmask.models.chain import ORDERS
 from unmask.models.dit.network import DiT
 from unmask.plans.grids import Grid, make_grid
-from unmask.plans.plan import PLANS, USUAL, Plan, locked_plans, make_plan
+from unmask.plans.plan import PLANS, USUAL, Blocks, Plan, locked_plans, make_plan
 from unmask.processes.schedule import LogLinear
 from unmask.sampling.sample import Row, Run, start_run
 from unmask.sampling.teacher_forcing import teacher_force
@@ -53,6 +54,13 @@ def test_every_plan_on_both_grids_around_given_words(plan, grid):
     rows = written(Chain(head()), plan, grid)
     assert same(rows, written(Slots(head()), plan, grid))
     assert not torch.equal(rows[0].tokens_L, written(Factorised(), plan, grid)[0].tokens_L)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("shape", [Law(temperature=0.6), Law(top_p=0.8), Law(top_k=3), Law(temperature=0.0)])
+def test_every_order_at_temperatures_and_cuts(order, shape):
+    for plan in ("golden", Blocks(8, make_plan("golden"))):
+        assert same(written(Chain(head(order)), plan, RANK, shape), written(Slots(head(order)), plan, RANK, shape))
 
 
 def test_rounds_are_counted_text_by_text():

@@ -1,5 +1,7 @@
 """How alike texts are at equal entropy: read off between the teacher's temperatures, and said where it differs."""
 
+import dataclasses
+
 import pytest
 
 from unmask.studies.frontier import at_equal_entropy
@@ -19,18 +21,31 @@ def cell(entropy: float, self_bleu: float, half: float = 0.01) -> Cell:
 TEACHER = [cell(5.0, 0.20), cell(4.8, 0.30), cell(4.6, 0.50)]  # hottest first
 
 
+@pytest.mark.parametrize(("entropy", "expected"), [(4.9, 0.25), (4.65, 0.45), (5.0, 0.20), (4.6, 0.50)])
+def test_the_teachers_is_linear_in_entropy_between_two_temperatures(entropy, expected):
+    found = at_equal_entropy(cell(entropy, 0.7), TEACHER, "self_bleu")
+    assert found is not None
+    assert found["teacher"]["value"] == pytest.approx(expected)
+    assert found["student"]["value"] == 0.7
+
+
 @pytest.mark.parametrize("entropy", [5.1, 4.5])
 def test_nothing_is_extrapolated(entropy):
     assert at_equal_entropy(cell(entropy, 0.7), TEACHER, "self_bleu") is None
     assert at_equal_entropy(cell(4.9, 0.7), TEACHER[:1], "self_bleu") is None
 
 
+def test_texts_that_have_no_self_bleu_are_not_compared():
+    bare = dataclasses.replace(TEACHER[0], scores={"sampler_entropy": {"value": 5.0}})
+    assert at_equal_entropy(cell(4.9, 0.7), [bare, *TEACHER[1:]], "self_bleu") is None
+    assert at_equal_entropy(bare, TEACHER, "self_bleu") is None
+
+
 @pytest.mark.parametrize(("self_bleu", "differ"), [(0.262, False), (0.266, True), (0.238, False), (0.234, True)])
 def test_a_difference_must_exceed_the_errors_of_both(self_bleu, differ):
-    """At 4.9, half-way between two temperatures, the teacher has 0.25; half intervals are 0.01: together 0.0141."""
+    """At 4.9 the teacher has 0.25, and either half interval is 0.01: together 0.0141."""
     found = at_equal_entropy(cell(4.9, self_bleu), TEACHER, "self_bleu")
     assert found is not None
-    assert (found["student"]["value"], found["teacher"]["value"]) == (self_bleu, pytest.approx(0.25))
     assert found["differ"] is differ
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 
@@ -66,6 +67,30 @@ def test_blocks_learn_with_a_head_and_both_are_saved_when_the_time_is_up(folder,
     unmask.sample(folder / "base", 1, 4, step_law=tmp_path / "joint-0", device="cpu")
     with pytest.raises(UserError, match="is a chain of another model"):
         unmask.sample(folder / "base", 1, 4, step_law=tmp_path / "joint-1", device="cpu")
+
+
+def test_the_loss_of_joint_training_reaches_the_blocks_as_the_derivative_says(folder, script):
+    """The gradient of a weight of the last block against a difference quotient of the loss."""
+    joint = script("chain/joint")
+    base = unmask.load(folder / "base")
+    pupil = joint.Pupil(base, 1, Namespace(head_lr=1e-3, lr=1e-3), torch.device("cpu"))
+    torch.nn.init.normal_(pupil.head.out.weight, std=0.3, generator=torch.Generator().manual_seed(0))
+    tokens_BL = torch.randint(SIZE, (4, LENGTH), generator=torch.Generator().manual_seed(1))
+    batch = joint.Batch(tokens_BL, 0, 4)
+    weight = pupil.body.blocks[-1].qkv.weight
+
+    def loss() -> torch.Tensor:
+        return pupil.objective(pupil.head, batch, step=0, generator=torch.Generator().manual_seed(2)).loss_BL.mean()
+
+    loss().backward()
+    assert weight.grad is not None
+    along = torch.sign(weight.grad) * 1e-3
+    with torch.no_grad():
+        weight += along
+        up = loss()
+        weight -= 2 * along
+        down = loss()
+    assert float(up - down) / 2 == pytest.approx(float((weight.grad * along).sum()), rel=0.02)
 
 
 def test_predictions_are_told_from_the_bounds(script):

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from tests.chances import p_value_of_lines
 
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
@@ -44,10 +43,40 @@ def test_the_posterior_is_bayes_rule_over_every_line(name):
         assert bool((found[:, V] == 0).all())
 
 
+def test_sticky_chain_bridges_between_its_visible_neighbours():
+    """p(x_i = v | x_a, x_b) is proportional to T^(i-a)[x_a, v] T^(b-i)[v, x_b], whatever lies beyond a and b."""
+    T = 0.8 * torch.eye(3, dtype=torch.float64) + 0.2 / 3
+    z = torch.tensor([[2, 0, 3, 3, 3, 1, 3, 2]])
+    posterior = Enumerated(sticky()).features(z).exp()[0, :, :3]
+    for i in (2, 3, 4):
+        bridge = torch.matrix_power(T, i - 1)[0] * torch.matrix_power(T, 5 - i)[:, 1]
+        assert torch.allclose(posterior[i], bridge / bridge.sum(), atol=1e-12)
+
+
+def test_copy_sees_only_its_own_lag():
+    z = torch.tensor([[0, 3, 2, 3, 3, 3, 3, 1]])
+    posterior = Enumerated(copy_at_lag()).features(z).exp()[0, :, :3]
+    kernel = 0.9 * torch.eye(3, dtype=torch.float64) + 0.1 / 3
+    uniform = torch.full((3,), 1 / 3, dtype=torch.float64)
+    assert torch.allclose(posterior[4], kernel[0], atol=1e-12)
+    assert torch.allclose(posterior[6], kernel[2], atol=1e-12)
+    assert torch.allclose(posterior[3], kernel[1], atol=1e-12)
+    assert torch.allclose(posterior[1], uniform, atol=1e-12)
+    assert torch.allclose(posterior[5], uniform, atol=1e-12)
+
+
+def test_topic_is_exchangeable_and_order2_is_not():
+    topic, order2 = SOURCES["topic"](length=4), SOURCES["order2"](length=4)
+    assert torch.allclose(topic, topic.permute(2, 0, 3, 1), atol=1e-15)
+    assert not torch.allclose(order2, order2.permute(2, 0, 3, 1), atol=1e-3)
+
+
 def test_draws_follow_the_law():
     oracle = Enumerated(sticky(length=3))
     x = oracle.draw(20_000, stream(0, "draws"))
-    assert p_value_of_lines(x, oracle.log_prob(torch.cartesian_prod(*[torch.arange(3)] * 3)).exp()) > 1e-3
+    expected = oracle.log_prob(torch.cartesian_prod(*[torch.arange(3)] * 3)).exp() * len(x)
+    seen = torch.bincount(x @ torch.tensor([9, 3, 1]), minlength=27)
+    assert float(((seen - expected) ** 2 / expected).sum()) < 54  # chi-square, 26 degrees of freedom: p = 0.001
 
 
 def test_a_source_must_be_small():

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.chances import p_value
 
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
@@ -67,6 +66,16 @@ def test_error_on_the_sticky_and_copy_sources(toys, source, plan, expected):
     assert found == pytest.approx(expected, abs=1e-4)
 
 
+def test_no_plan_wins_everywhere(toys):
+    """Spacing pays where neighbours depend, loses where the lag is the spacing, is idle where distance is nothing."""
+    for steps in (2, 4):
+        assert error(toys, "sticky", "golden", steps) < error(toys, "sticky", "iid", steps)
+        assert error(toys, "copy", "van_der_corput", steps) > 3 * error(toys, "copy", "iid", steps)
+        assert error(toys, "order2", "van_der_corput", steps) > error(toys, "order2", "iid", steps)
+        assert error(toys, "order2", "golden", steps) < error(toys, "order2", "iid", steps)
+        assert error(toys, "topic", "golden", steps) > error(toys, "topic", "iid", steps)
+
+
 @pytest.mark.parametrize("plan", ["confidence", "entropy"])
 def test_chance_decides_where_all_positions_are_equally_sure(toys, plan):
     """Of a stationary source no position is surer than another before the first step: two steps are any half, then the
@@ -113,6 +122,24 @@ def assignments(chain, length):
     return law
 
 
+def p_value(seen: Counter, law: dict, n: int) -> float:
+    """Chi-square of counts against a law; unlikely cells are pooled until 5 are expected."""
+    assert set(seen) <= {key for key, p in law.items() if p > 0}, "drew what has no probability"
+    cells, observed, expected = [], 0, 0.0
+    for key in sorted(law, key=lambda key: (-law[key], key)):
+        observed, expected = observed + seen[key], expected + n * law[key]
+        if expected >= 5:
+            cells.append((observed, expected))
+            observed, expected = 0, 0.0
+    if expected > 0:
+        last = cells.pop()
+        cells.append((last[0] + observed, last[1] + expected))
+    if len(cells) == 1:
+        return 1.0
+    chi = sum((o - e) ** 2 / e for o, e in cells)
+    return float(torch.special.gammaincc(torch.tensor((len(cells) - 1) / 2), torch.tensor(chi / 2)))
+
+
 PLACES = [
     ("uniform", 3, "11111"),
     ("uniform", 8, "11011"),
@@ -141,10 +168,7 @@ def test_the_law_of_steps_is_that_of_drawn_u(plan, schedule):
         law = assignments(chain, 5)
         assert sum(law.values()) == pytest.approx(1, abs=1e-9)
         drawn_BL = made_plan.assign(blank_L.expand(n, 5), made, schedule, generators).step_BL
-        seen = Counter(map(tuple, drawn_BL.tolist()))
-        assert seen.keys() <= law.keys(), "drew what has no probability"
-        counts, chances = torch.tensor([(seen[steps], share) for steps, share in law.items()]).T
-        assert p_value(counts, chances) > 1e-3, (grid, steps)
+        assert p_value(Counter(map(tuple, drawn_BL.tolist())), law, n) > 1e-3, (grid, steps)
         distinct = sum(len({s for s in steps if s >= 0}) * p for steps, p in law.items())
         assert chain.nfe == pytest.approx(distinct)
 
@@ -156,6 +180,21 @@ def test_left_to_right_counts_are_equal_on_the_uniform_grid():
             blank_1L = torch.ones(1, length, dtype=torch.bool)
             step_L = LeftToRight().assign(blank_1L, make_grid("uniform", steps), LogLinear(), []).step_BL[0]
             assert step_L.tolist() == [i * steps // length for i in range(length)]
+
+
+def test_the_test_of_steps_has_power():
+    """A law of the right plan on the wrong grid is refused."""
+    blank_L, n = torch.ones(5, dtype=torch.bool), 1500
+    cases = (("iid", "uniform", "cosine"), ("golden", "uniform", TAILED), ("permutation", "mdlm", "cosine"))
+    generators = [stream(0, "power", i) for i in range(n)]
+    for plan, right, wrong in cases:
+        drawn_BL = make_plan(plan).assign(blank_L.expand(n, 5), make_grid(right, 3), LogLinear(), generators).step_BL
+        seen = Counter(map(tuple, drawn_BL.tolist()))
+        for grid in (right, wrong):
+            made = make_grid(grid, 3) if isinstance(grid, str) else grid
+            law = assignments(chain_of(make_plan(plan), blank_L, made, LogLinear()), 5)
+            possible = Counter({steps: count for steps, count in seen.items() if law.get(steps)})
+            assert (p_value(possible, law, n) > 1e-3) == (grid == right)
 
 
 # --- against brute force ----------------------------------------------------------------------------------------------

@@ -7,14 +7,15 @@ Reverse KL asks for the normalised geometric mean of those looks instead, and ta
 perfect student.
 """
 
+import itertools
 import math
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from unmask.core.streams import stream
-from unmask.data.loader import Batch
 from unmask.objectives.distil.mcd import MCD
 from unmask.plans.plan import locked_plans
 from unmask.theory.oracle import Enumerated, sticky
@@ -22,6 +23,13 @@ from unmask.theory.oracle import Enumerated, sticky
 L, V = 5, 3
 ORACLE = Enumerated(sticky(L, V))
 BATCHES, ROWS = 40, 1000
+
+
+@dataclass(frozen=True)
+class Rows:
+    tokens_BL: Tensor
+    start: int
+    total: int
 
 
 class Movable(nn.Module):
@@ -54,7 +62,7 @@ def standard_scores(objective: MCD, name: str) -> Tensor:
     gradients = []
     for i in range(BATCHES):
         text = ORACLE.draw(ROWS, stream(0, "text", i))
-        output = objective(student, Batch(text, 0, ROWS), step=0, generator=stream(0, "noise", name, i))
+        output = objective(student, Rows(text, 0, ROWS), step=0, generator=stream(0, "noise", name, i))
         loss = (output.loss_BL * output.weight_BL).sum() / output.weight_BL.sum()
         sharpness, tilt = torch.autograd.grad(loss, [student.sharpness, student.tilt])
         gradients.append(torch.cat([sharpness[None], tilt[:, :V].flatten()]))
@@ -75,3 +83,22 @@ def test_the_exact_posterior_is_a_fixed_point_of_forward_kl(plan):
 def test_sharper_targets_or_reverse_kl_move_it(options):
     sharpness = float(standard_scores(MCD(ORACLE, delta=0.3, **options), "iid")[0])
     assert sharpness < -9  # downhill is towards a sharper student
+
+
+def test_reverse_kl_asks_for_the_geometric_mean_of_what_the_teacher_may_see():
+    """On one view, by enumeration: the minimiser of E KL(p || q_s) is exp(E log q_s), normalised, and not E q_s."""
+    z_t = torch.tensor([[V, V, V, V, 0]])
+    views = torch.tensor([[V, token, V, V, 0] for token in range(V)])  # the teacher sees one token more
+    weight = ORACLE.features(z_t)[0, 1, :V].exp()
+    log_q = ORACLE.features(views)[:, 2, :V]
+    arithmetic = weight @ log_q.exp()
+    geometric = (weight @ log_q).softmax(-1)
+    assert torch.allclose(arithmetic, ORACLE.features(z_t)[0, 2, :V].exp(), atol=1e-12)
+
+    def mean_kl(p: Tensor) -> float:
+        return float(weight @ (p * (p.log() - log_q)).sum(-1))
+
+    grid = torch.tensor([p for p in itertools.product(range(1, 40), repeat=V) if sum(p) == 40]).double() / 40
+    best = grid[torch.tensor([mean_kl(p) for p in grid]).argmin()]
+    assert float((best - geometric).abs().max()) < 1 / 40
+    assert mean_kl(geometric) < min(mean_kl(best), mean_kl(arithmetic) - 0.005)

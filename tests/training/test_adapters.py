@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
-from tests.training.runs import metrics
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 import unmask
 from unmask.cli.main import main
 from unmask.data.tokenizer import Tokenizer
 from unmask.models.family import trainable
-from unmask.models.lora import base_of, config_of, does_nothing
+from unmask.models.lora import base_of, config_of, does_nothing, merged
 from unmask.objectives.distil.teacher import Teacher
 from unmask.objectives.registry import METHODS
 
@@ -48,7 +49,8 @@ def tuned(base, corpus, tmp_path_factory):
 
 def test_it_learns_and_only_the_adapter_moves(tuned, base):
     out, made = tuned
-    elbos = [*metrics(out, "elbo").values()]
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    elbos = [line["elbo"] for line in lines if "elbo" in line]
     assert elbos[-1] < elbos[0] - 0.2
     before, after = unmask.load(base).model.state_dict(), made.model.state_dict()
     for name, value in after.items():
@@ -134,6 +136,13 @@ def test_merged_it_is_an_ordinary_checkpoint(tuned, base, tmp_path, capsys):
     assert "no adapter to merge" in capsys.readouterr().err
 
 
+def test_it_writes_as_its_merged_twin_does(tuned):
+    _, made = tuned
+    twin = unmask.Checkpoint(merged(made.model), made.process, made.tokenizer)
+    ours, theirs = (unmask.sample(one, 2, 4, seed=3, device="cpu") for one in (made, twin))
+    assert torch.equal(ours.tokens, theirs.tokens)
+
+
 @pytest.mark.parametrize("method", ["mcd", "sdtt", "cd4lm", "elbo"])
 def test_it_is_distilled(method, base, corpus, tmp_path):
     """Two rounds: the first teacher is the base, the second the base with the first round's adapter."""
@@ -209,12 +218,23 @@ def test_a_pickled_adapter_is_never_opened(base, tmp_path):
 
     theirs = peft.get_peft_model(unmask.load(base).model, peft.LoraConfig(r=2, target_modules=["qkv"]))
     theirs.save_pretrained(tmp_path / "theirs")
+    with safe_open(tmp_path / "theirs" / "adapter_model.safetensors", "pt") as file:
+        assert len(list(file.keys())) == 4
     (tmp_path / "theirs" / "adapter_model.safetensors").rename(tmp_path / "theirs" / "adapter_model.bin")
     with pytest.raises(unmask.UserError, match="pickle"):
         unmask.load(base, adapter=tmp_path / "theirs")
 
 
-def test_an_adapter_needs_a_model_to_begin_with(corpus):
+def test_names_in_the_file_are_pefts(tuned):
+    out, _ = tuned
+    names = load_file(out / "checkpoint" / "adapter_model.safetensors").keys()
+    assert {name.split(".")[0] + "." + name.split(".")[1] for name in names} == {"base_model.model"}
+    assert names == load_file(out / "checkpoint" / "raw.safetensors").keys()
+
+
+def test_options_without_a_use_are_refused(base, corpus):
+    with pytest.raises(unmask.UserError, match="add --lora"):
+        unmask.train(corpus, from_=base, lora_rank=4, **QUICK)
     with pytest.raises(unmask.UserError, match="give it with --from"):
         unmask.train(corpus, lora=True, preset="tiny", **QUICK)
 

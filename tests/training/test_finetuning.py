@@ -1,15 +1,14 @@
-"""LoRA on a published model: fine-tuned on chats, and distilled."""
+"""LoRA on a published model: fine-tuned on chats, distilled, read by peft on transformers' own class."""
 
 import json
 
 import pytest
 import torch
 from tests.models.hub_folder import write_folder
-from tests.training.runs import metrics
 
 import unmask
 from unmask.cli.main import main
-from unmask.models.lora import base_of, config_of
+from unmask.models.lora import base_of, config_of, merged
 
 QUICK = {
     "batch": 4, "device": "cpu", "tensorboard": False, "progress": False, "warmup": 2, "eval_batches": 1, "lr": 1e-2,
@@ -44,11 +43,31 @@ def tuned(folder, chats, tmp_path_factory):
 
 def test_it_learns_the_answers(tuned):
     out, made = tuned
-    elbos = [*metrics(out, "elbo").values()]
+    elbos = [row["elbo"] for row in map(json.loads, (out / "metrics.jsonl").read_text().splitlines()) if "elbo" in row]
     assert elbos[-1] < elbos[0] - 0.5
     targets = {name.split(".")[-1] for name in config_of(made.model).target_modules}
     assert targets == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     assert not [name for name, _ in made.model.named_parameters() if "lm_head" in name and "lora" in name]
+
+
+def test_peft_reads_it_on_transformers_own_class(tuned, folder):
+    import peft
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    out, made = tuned
+    config = LlamaConfig(
+        vocab_size=320, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=96,
+    )  # fmt: skip
+    theirs = LlamaForCausalLM(config)
+    theirs.load_state_dict(unmask.load(folder).model.state_dict())
+    whole = peft.PeftModel.from_pretrained(theirs, str(out / "checkpoint")).merge_and_unload().state_dict()
+    ours = merged(made.model).state_dict()
+    assert ours.keys() == whole.keys()
+    for name, value in ours.items():
+        assert torch.allclose(value, whole[name], atol=1e-6), name
+    assert not torch.equal(ours["model.layers.0.mlp.down_proj.weight"],
+                           unmask.load(folder).model.state_dict()["model.layers.0.mlp.down_proj.weight"])  # fmt: skip
 
 
 def test_it_answers_a_chat_with_the_adapter_and_merged_alike(tuned, folder, tmp_path):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import safetensors.torch
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 from unmask.checkpoint.identity import identity_of, weights_hash
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.checkpoint.locate import bundled
-from unmask.core.errors import UserError, nearest
+from unmask.core.errors import UserError, check_name, nearest
 from unmask.core.files import fresh_folder, kind_of, one_at_a_time, sha256_file, write_json
 from unmask.core.hashing import key_of
 from unmask.core.ranks import joined
@@ -88,6 +88,7 @@ def load_judge(name: str | Path | Checkpoint | Judge, *, device: str = "auto", d
     """
     if isinstance(name, Judge):
         return name
+    check_name("precision of a judge", dtype, get_args(Dtype))
     with joined(device) as ranks:
         if isinstance(name, Checkpoint):
             return _own(name, "checkpoint", ranks.device, dtype)
