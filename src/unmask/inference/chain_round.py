@@ -67,8 +67,8 @@ def _padded(slots: int) -> int:
 def _round(slotted: Slotted, texts: int) -> Round:
     """The round of this shape beside this model, made once."""
     kept = slotted.step.ready.beside
-    slots, around = _padded(slotted.position_RS.shape[1]), [x is not None and x.shape[2:] for x in slotted.read or ()]
-    key = (slotted.head, slotted.step.law, texts, slots, tuple(around))
+    slots, around = _padded(slotted.position_RS.shape[1]), tuple(x.shape[2:] for x in slotted.read or ())
+    key = (slotted.head, slotted.step.law, texts, slots, around)
     if key not in kept:
         kept[key] = Round(slotted, texts, slots)
     made: Round = kept[key]
@@ -77,7 +77,7 @@ def _round(slotted: Slotted, texts: int) -> Round:
 
 def _room(read: Read | None, texts: int) -> Read | None:
     """Room for what the head reads of so many texts."""
-    return read and Read(*(None if part is None else part.new_zeros(texts, *part.shape[1:]) for part in read))
+    return read and Read(*(part.new_zeros(texts, *part.shape[1:]) for part in read))
 
 
 class Round:
@@ -129,9 +129,8 @@ class Round:
         for mine, theirs in pairs:
             mine[:, :S] = theirs[rows_G]
         self.first_G.copy_(found.first_R[rows_G])
-        for mine, theirs in zip(self.read or (), slotted.read or (), strict=True):
-            if mine is not None:
-                mine.copy_(theirs[rows_G])
+        for room, now in zip(self.read or (), slotted.read or (), strict=True):
+            room.copy_(now[rows_G])
 
     def store(self, found: SlotValues, rows_G: Tensor) -> None:
         """What was found, where it belongs."""

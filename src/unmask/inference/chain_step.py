@@ -69,8 +69,8 @@ def _around(step: Step, table: nn.Embedding, slots: Slots) -> Around:
     row_R = flat_R // step.length
     start_R1 = (step.local_M[first_R] - flat_R % step.length)[:, None]
     h_RLD = step.h_ND[(start_R1 + place_L).clamp(max=len(step.h_ND) - 1)]
-    real_RL = None if step.length_T is None else place_L < step.length_T[row_R, None]
-    return Around(h_RLD, table(step.z_TL[row_R]), place_L.expand(len(row_R), -1), real_RL)
+    end_R1 = torch.full_like(start_R1, step.length) if step.length_T is None else step.length_T[row_R, None]
+    return Around(h_RLD, table(step.z_TL[row_R]), place_L.expand(len(row_R), -1), place_L < end_R1)
 
 
 def _rank(step: Step, order: str) -> Tensor | None:

@@ -152,7 +152,8 @@ class Chaining(Fusible):
         L, row_R = z_BL.shape[1], at_RS[:, 0] // z_BL.shape[1]
         vector_RLE = token_table(plain(self._body.prepared(z_BL.device).model))(z_BL[row_R]).detach()
         place_RL = torch.arange(L, device=z_BL.device).expand(len(row_R), L)
-        return Around(h_ND.view(*z_BL.shape, -1)[row_R], vector_RLE, place_RL)
+        h_RLD = h_ND.view(*z_BL.shape, -1)[row_R]
+        return Around(h_RLD, vector_RLE, place_RL, torch.ones_like(place_RL, dtype=torch.bool))
 
     def _features(self, student: ChainHead, z_BL: Tensor) -> Tensor:
         return self._body.features(z_BL)

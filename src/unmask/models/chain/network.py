@@ -94,7 +94,7 @@ class Around:
     h_RCD: Tensor
     vector_RCE: Tensor
     position_RC: Tensor
-    real_RC: Tensor | None = None  # None: all are
+    real_RC: Tensor  # bool: whether the text is so long
 
 
 class Read(NamedTuple):
@@ -102,11 +102,11 @@ class Read(NamedTuple):
 
     k_RACF: Tensor
     v_RACF: Tensor
-    real_R11C: Tensor | None
+    real_R11C: Tensor
 
     def rows(self, rows_G: Tensor) -> Read:
         """Only some of the texts."""
-        return Read(*(None if part is None else part[rows_G] for part in self))
+        return Read(*(part[rows_G] for part in self))
 
 
 class Reader(nn.Module):
@@ -129,8 +129,7 @@ class Reader(nn.Module):
         x_RCH = self.here(here_RCD) + self.token(_norm(self.token_norm, around.vector_RCE, dtype))
         kv_RCH = self.kv(_norm(self.norm, x_RCH, dtype))
         k, v = kv_RCH.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        real = around.real_RC
-        return Read(rotated(k, cos_R1CF, sin_R1CF), v, None if real is None else real[:, None, None])
+        return Read(rotated(k, cos_R1CF, sin_R1CF), v, around.real_RC[:, None, None])
 
     def forward(self, x_RSH: Tensor, read: Read, cos_R1SF: Tensor, sin_R1SF: Tensor) -> Tensor:
         dtype = self.q.weight.dtype
