@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -45,7 +44,7 @@ def exact(x_GL: Tensor, step_TL: Tensor, which_T: Tensor, steps: int) -> Tensor:
     """log p of the tokens of every step given those of earlier steps, (T, steps), under the uniform law of x_GL."""
     same_TGL = x_GL[which_T][:, None] == x_GL
     agree = [(same_TGL | (step_TL >= k)[:, None]).all(2).sum(1).double().log() for k in range(steps + 1)]
-    return torch.stack([after - before for before, after in pairwise(agree)], 1)
+    return torch.stack([after - before for before, after in zip(agree, agree[1:], strict=False)], 1)
 
 
 def losses(checkpoint: Checkpoint, plan: str, steps: int) -> tuple[list[float], list[float]]:

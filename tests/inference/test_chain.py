@@ -34,8 +34,7 @@ def step_of(body: DiT, seed: int = 0) -> tuple[Step, torch.Tensor]:
     h_ND = ready.features(torch.where(drawn_RL, V - 1, x_RL)).flatten(0, 1)
     flat_M = drawn_RL.flatten().nonzero()[:, 0]
     u_M = torch.rand(len(flat_M), generator=generator, dtype=torch.float64)
-    z_RL = torch.where(drawn_RL, V - 1, x_RL)
-    return Step(ready, h_ND, flat_M, flat_M, L, Law(), rank_M=u_M, z_TL=z_RL), x_RL.flatten()[flat_M]
+    return Step(ready, h_ND, flat_M, flat_M, L, Law(), rank_M=u_M), x_RL.flatten()[flat_M]
 
 
 @torch.inference_mode()
@@ -45,12 +44,11 @@ def test_a_head_is_born_as_the_factorised_law(body):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
-def test_log_prob_is_that_of_slot_after_slot(body, order, around):
+def test_log_prob_is_that_of_slot_after_slot(body, order):
     """Against a loop that knows only the tokens before a slot: those after it are other ones at every turn."""
     step, token_M = step_of(body)
-    law, row_M = Chain(head(order, around=around)), step.row_M
+    law, row_M = Chain(head(order)), step.row_M
     found = law.log_prob(step, token_M)
     surest_M = step.shaped(torch.arange(len(token_M))).softmax(-1).amax(-1)
     key_M = {"left_to_right": step.flat_M.double(), "plan": step.rank_M, "confidence": -surest_M}[order]
@@ -80,12 +78,11 @@ def test_a_blind_head_does_not_see_the_tokens_of_its_step(body):
 
 
 @pytest.mark.parametrize("plan", ["golden", "stride", "comb", "iid", "confidence", "blocks", "left_to_right"])
-@pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
-def test_teacher_forcing_takes_a_chain_under_every_plan(body, plan, order, around):
+def test_teacher_forcing_takes_a_chain_under_every_plan(body, plan, order):
     x_TL = torch.randint(V - 1, (3, L), generator=torch.Generator().manual_seed(5))
     ready, grid = make_ready(body, torch.device("cpu")), make_grid("rank", 4)
-    law = Chain(head(order, around=around))
+    law = Chain(head(order))
     together, alone = (
         teacher_force(ready, x_TL, make_plan(plan), grid, LogLinear(), step_law=law, rows=rows) for rows in (7, 1)
     )
@@ -104,11 +101,10 @@ def test_a_head_on_another_precision_is_a_copy(body):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_parallel_draw_is_the_sequential_one(body, order, monkeypatch, around):
+def test_the_parallel_draw_is_the_sequential_one(body, order, monkeypatch):
     """Token for token, at temperatures and cuts too; and its log q is what teacher forcing says."""
-    law = Chain(head(order, around=around))
+    law = Chain(head(order))
     longest = 0
     for seed, shape in enumerate([Law(), Law(temperature=0.7), Law(top_p=0.8), Law(top_k=3), Law(temperature=0.0)]):
         step = dataclasses.replace(step_of(body, seed)[0], law=shape)
@@ -124,11 +120,10 @@ def test_the_parallel_draw_is_the_sequential_one(body, order, monkeypatch, aroun
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize("order", ORDERS)
-def test_rounds_in_memory_of_their_own_are_the_same_rounds(body, order, monkeypatch, around):
+def test_rounds_in_memory_of_their_own_are_the_same_rounds(body, order, monkeypatch):
     """The form that a GPU replays as graphs, here run as it is: same tokens, log q and rounds, text by text."""
-    law = Chain(head(order, around=around))
+    law = Chain(head(order))
     for seed, shape in enumerate([Law(), Law(top_p=0.8), Law(temperature=0.0)]):
         step = dataclasses.replace(step_of(body, seed)[0], law=shape)
         uniform_M = torch.rand(len(step.local_M), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

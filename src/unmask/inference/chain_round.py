@@ -20,7 +20,6 @@ from unmask.inference import gumbel
 from unmask.inference.categorical import DTYPES
 from unmask.inference.chain_step import Slotted
 from unmask.inference.ready import replayed
-from unmask.models.chain import Read
 
 if TYPE_CHECKING:
     from unmask.inference.chain_draws import SlotValues
@@ -67,17 +66,11 @@ def _padded(slots: int) -> int:
 def _round(slotted: Slotted, texts: int) -> Round:
     """The round of this shape beside this model, made once."""
     kept = slotted.step.ready.beside
-    slots, around = _padded(slotted.position_RS.shape[1]), tuple(x.shape[2:] for x in slotted.read or ())
-    key = (slotted.head, slotted.step.law, texts, slots, around)
+    key = (slotted.head, slotted.step.law, texts, _padded(slotted.position_RS.shape[1]))
     if key not in kept:
-        kept[key] = Round(slotted, texts, slots)
+        kept[key] = Round(slotted, texts, key[-1])
     made: Round = kept[key]
     return made
-
-
-def _room(read: Read | None, texts: int) -> Read | None:
-    """Room for what the head reads of so many texts."""
-    return read and Read(*(part.new_zeros(texts, *part.shape[1:]) for part in read))
 
 
 class Round:
@@ -97,7 +90,6 @@ class Round:
         self.position_GS, self.key_GS, self.token_GS = (new(texts, slots, dtype=torch.int64) for _ in range(3))
         self.real_GS, self.first_G = new(texts, slots, dtype=torch.bool), new(texts, dtype=torch.int64)
         self.log_q_GS = new(texts, slots, dtype=DTYPES[step.law.dtype])
-        self.read = _room(slotted.read, texts)
         kept = step.ready.beside
         pool = kept.setdefault("pool", torch.cuda.graph_pool_handle()) if h_RSD.is_cuda else None
         self.run = replayed(self._work, h_RSD.device, pool)
@@ -105,7 +97,7 @@ class Round:
     def _work(self) -> None:
         """What `fixed_point` does in a round; a text in which nothing changed has no slot open any more."""
         G, S = self.token_GS.shape
-        h_GSD = self.h_GSD + self.head(self.h_GSD, self.table(self.token_GS), self.position_GS, self.read)
+        h_GSD = self.h_GSD + self.head(self.h_GSD, self.table(self.token_GS), self.position_GS)
         draw = self.ready.fused(gumbel.draw)
         logits_MV = self.ready.logits(h_GSD.flatten(0, 1))
         step_V = gumbel.offsets_of(logits_MV.shape[1], self.ready.draw_device)
@@ -129,8 +121,6 @@ class Round:
         for mine, theirs in pairs:
             mine[:, :S] = theirs[rows_G]
         self.first_G.copy_(found.first_R[rows_G])
-        for room, now in zip(self.read or (), slotted.read or (), strict=True):
-            room.copy_(now[rows_G])
 
     def store(self, found: SlotValues, rows_G: Tensor) -> None:
         """What was found, where it belongs."""

@@ -1,6 +1,6 @@
 """A step seen by a chain: its positions in slots, the body's features there, and the head that is ready to run.
 
-Shapes: M positions drawn, R texts, G of them, S slots, N slots of interest, L positions of a text, D features.
+Shapes: M positions drawn, R texts, G of them, S slots, N slots of interest, D features.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from unmask.inference import categorical
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Ready
 from unmask.inference.step_law import Step
-from unmask.models.chain import Around, ChainHead, Read, Slots, certainty, in_slots, token_table
+from unmask.models.chain import ChainHead, Slots, certainty, in_slots, token_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,6 @@ class Slotted:
     slots: Slots
     h_RSD: Tensor
     position_RS: Tensor
-    read: Read | None  # of the texts around the slots, where the head looks at them
 
     @classmethod
     def of(cls, step: Step, head: ChainHead) -> Slotted:
@@ -36,14 +35,12 @@ class Slotted:
         slots = in_slots(step.row_M, _rank(step, head.config.order))
         place_RS = (step.flat_M % step.length)[slots.which_RS]
         ready, table = ready_head(head, step.ready), token_table(step.ready.model)
-        read = ready.read(_around(step, table, slots)) if ready.reader is not None else None
-        return cls(step, ready, table, slots, step.h_ND[step.local_M[slots.which_RS]], place_RS, read)
+        return cls(step, ready, table, slots, step.h_ND[step.local_M[slots.which_RS]], place_RS)
 
     def corrected(self, token_GS: Tensor, rows_G: Tensor | None = None) -> Tensor:
         """Features of every slot given the tokens in the slots before it, (G, S, D)."""
         h_GSD, position_GS = (x if rows_G is None else x[rows_G] for x in (self.h_RSD, self.position_RS))
-        read = self.read if rows_G is None or self.read is None else self.read.rows(rows_G)
-        return h_GSD + self.head(h_GSD, self.table(token_GS), position_GS, read)
+        return h_GSD + self.head(h_GSD, self.table(token_GS), position_GS)
 
     def given(self, wanted_GS: Tensor, token_GS: Tensor, rows_G: Tensor | None = None) -> tuple[Tensor, Tensor, Step]:
         """Where the wanted slots stand in (G, S), flat; which of the M they are; and the step there, corrected."""
@@ -59,18 +56,6 @@ class Slotted:
         value_M = value_RS.new_empty(len(self.step.local_M))
         value_M[self.slots.which_RS[real_RS]] = value_RS[real_RS]
         return value_M
-
-
-def _around(step: Step, table: nn.Embedding, slots: Slots) -> Around:
-    """The texts of the slots as the step finds them: in the forward they lie one after the other, each whole."""
-    assert step.z_TL is not None
-    first_R = slots.which_RS[:, 0]
-    flat_R, place_L = step.flat_M[first_R], torch.arange(step.length, device=step.flat_M.device)
-    row_R = flat_R // step.length
-    start_R1 = (step.local_M[first_R] - flat_R % step.length)[:, None]
-    h_RLD = step.h_ND[(start_R1 + place_L).clamp(max=len(step.h_ND) - 1)]
-    end_R1 = torch.full_like(start_R1, step.length) if step.length_T is None else step.length_T[row_R, None]
-    return Around(h_RLD, table(step.z_TL[row_R]), place_L.expand(len(row_R), -1), place_L < end_R1)
 
 
 def _rank(step: Step, order: str) -> Tensor | None:

@@ -37,8 +37,6 @@ class Step:
     guidance: float = 0.0  # above 0, h_ND holds features that know the prompt, then those that do not, side by side
     mixture: tuple[Tensor, Tensor] | None = None  # what stands there and the numbers of a Mixture: the posterior again
     table_MV: Tensor | None = None  # the logits of all of them, where they are held
-    z_TL: Tensor | None = None  # the texts as the step finds them, for a law that reads more than features
-    length_T: Tensor | None = None  # how long each of them is; None: L
 
     @property
     def row_M(self) -> Tensor:

@@ -28,7 +28,7 @@ from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.data.loader import Batch as Held
 from unmask.inference.ready import draw_device
-from unmask.models.chain import Around, ChainHead, certainty, in_slots, token_table
+from unmask.models.chain import ChainHead, certainty, in_slots, token_table
 from unmask.models.denoiser import MASK_LOGIT, check_whole_numbers, states_of
 from unmask.models.family import plain
 from unmask.objectives.base import IDENTITY, RECONSTRUCT, Batch, LossOutput, positions_where, rows_of
@@ -110,7 +110,7 @@ class Chaining(Fusible):
         at_RS, chosen_M = to_device(where_RS, device), to_device(where_RS[slots.real_RS], device)
         vector_RSE = token_table(plain(body.prepared(device).model))(x0_BL.flatten()[at_RS]).detach()
         h_RSD = h_ND[at_RS]
-        h_RSD = h_RSD + student(h_RSD, vector_RSE, at_RS % x0_BL.shape[1], self._around(student, h_ND, z_BL, at_RS))
+        h_RSD = h_RSD + student(h_RSD, vector_RSE, at_RS % x0_BL.shape[1])
         h_MD = h_RSD.flatten(0, 1).index_select(0, to_device(positions_where(slots.real_RS), device))
         nll_M = self._nll(h_MD, x0_BL.flatten()[chosen_M])
         loss_BL = nll_M.new_zeros(x0_BL.numel()).index_put((chosen_M,), N * nll_M).view_as(x0_BL)
@@ -145,16 +145,6 @@ class Chaining(Fusible):
             step_TL[chosen_C] = assign_steps(u_CL, blank_CL, make_grid("rank", N), self.process.schedule, cells)
         return step_TL[rows], now_T[rows, None], u_TL[rows]
 
-    def _around(self, student: ChainHead, h_ND: Tensor, z_BL: Tensor, at_RS: Tensor) -> Around | None:
-        """The texts of the slots as the step finds them."""
-        if not student.config.around:
-            return None
-        L, row_R = z_BL.shape[1], at_RS[:, 0] // z_BL.shape[1]
-        vector_RLE = token_table(plain(self._body.prepared(z_BL.device).model))(z_BL[row_R]).detach()
-        place_RL = torch.arange(L, device=z_BL.device).expand(len(row_R), L)
-        h_RLD = h_ND.view(*z_BL.shape, -1)[row_R]
-        return Around(h_RLD, vector_RLE, place_RL, torch.ones_like(place_RL, dtype=torch.bool))
-
     def _features(self, student: ChainHead, z_BL: Tensor) -> Tensor:
         return self._body.features(z_BL)
 
@@ -170,7 +160,7 @@ class Chaining(Fusible):
             flat_M = positions_where(when_BL == now)
             at_M, uniform_M = to_device(flat_M, device), to_device(uniform_BL.flatten()[flat_M], place)
             h_ND = body.features(z_BL).flatten(0, 1)
-            z_BL.view(-1)[at_M] = body.draw(h_ND, at_M, z_BL, uniform_M).to(device)
+            z_BL.view(-1)[at_M] = body.draw(h_ND, at_M, z_BL.shape[1], uniform_M).to(device)
         return torch.where(to_device(scored_BL, device), z_BL, x0_BL)
 
     def _rank(self, student: ChainHead, h_ND: Tensor, flat_M: Tensor, u_BL: Tensor) -> Tensor | None:

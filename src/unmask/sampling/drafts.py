@@ -244,7 +244,7 @@ def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move
     how = alike[0][0].how
     law, heat_M = _temperatures(ready, alike)
     step = Step(ready, h_ND, move.local_M, move.reveal_M, table.z_BL.shape[1], law, heat_M=heat_M, rank_M=move.rank_M,
-                guidance=how.guidance, z_TL=table.z_BL, length_T=_lengths(table, alike))  # fmt: skip
+                guidance=how.guidance)  # fmt: skip
     if move.times is not None and not move.argmax:
         assert isinstance(how.plan, EveryPosition)
         z_M = table.z_BL.flatten()[move.reveal_M].to(ready.draw_device)
@@ -262,17 +262,6 @@ def _draw(ready: Ready, table: State, process: Process, alike: list[Going], move
     if drawn.rounds_R is not None:
         table.rounds_B[step.row_M.unique_consecutive()] += drawn.rounds_R.to(table.rounds_B.device)
     return Drawn(step, drawn, alike)
-
-
-def _lengths(table: State, alike: list[Going]) -> Tensor | None:
-    """How long the text in each row of the table is; None: all fill theirs."""
-    T, L = table.z_BL.shape
-    if all(draft.length == L for draft, _ in alike):
-        return None
-    length_T = torch.full((T,), L)
-    for draft, _ in alike:
-        length_T[draft.at : draft.at + len(draft.indices)] = draft.length
-    return to_device(length_T, table.z_BL.device)
 
 
 def _temperatures(ready: Ready, alike: list[Going]) -> tuple[Law, Tensor | None]:

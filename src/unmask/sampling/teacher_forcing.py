@@ -98,8 +98,7 @@ class _Forcing:
             argmax_R = None if assigned.argmax_step is None else k_R1[:, 0] == assigned.argmax_step
             u_RL = None if assigned.u_BL is None else assigned.u_BL[text_R]
             h_ND = self.ready.features(z_RL.to(self.ready.device)).flatten(0, 1)
-            views = (x_RL, step_RL == k_R1, z_RL)
-            log_q_RL = score_features(self.ready, h_ND, *views, self.law, self.step_law, argmax_R, u_RL)
+            log_q_RL = score_features(self.ready, h_ND, x_RL, step_RL == k_R1, self.law, self.step_law, argmax_R, u_RL)
             log_q_TL.index_add_(0, text_R, log_q_RL)  # 0 outside its step
             if self.advance:
                 self.advance(len(view_R))
@@ -128,8 +127,7 @@ class _Forcing:
                 continue
             h_ND = self.ready.features(state.z_BL[move.rows_R].to(self.ready.device)).flatten(0, 1)
             local_M = move.local_M.to(h_ND.device)
-            z_TL, flat_M = state.z_BL.to(h_ND.device), move.reveal_M.to(h_ND.device)
-            step = Step(self.ready, h_ND, local_M, flat_M, x_BL.shape[1], self.law, z_TL=z_TL)
+            step = Step(self.ready, h_ND, local_M, move.reveal_M.to(h_ND.device), x_BL.shape[1], self.law)
             keep_M = choose(plan.rule, step, move)
             flat_M = move.reveal_M[keep_M]
             kept = step.chosen(keep_M.nonzero()[:, 0].to(h_ND.device))
@@ -140,17 +138,17 @@ class _Forcing:
 
 
 def score_features(
-    ready: Ready, h_ND: Tensor, x_RL: Tensor, scored_RL: Tensor, z_RL: Tensor, law: Law,
-    step_law: StepLaw | None = None, argmax_R: Tensor | None = None, u_RL: Tensor | None = None,
+    ready: Ready, h_ND: Tensor, x_RL: Tensor, scored_RL: Tensor, law: Law, step_law: StepLaw | None = None,
+    argmax_R: Tensor | None = None, u_RL: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """log q(x_i | z) at the scored positions, 0 elsewhere, from the features of N = R L positions of z.
+    """log q(x_i | z) at the scored positions, 0 elsewhere, from the features of N = R L positions.
 
     Where MDLM takes the likeliest token (`argmax_R`), the law is a point mass on it.
     """
     flat_M = scored_RL.flatten().nonzero()[:, 0]
     at_M, token_M = flat_M.to(h_ND.device), x_RL.flatten()[flat_M]
     rank_M = None if u_RL is None else u_RL.flatten()[flat_M]
-    step = Step(ready, h_ND, at_M, at_M, x_RL.shape[1], law, rank_M=rank_M, z_TL=z_RL.to(h_ND.device))
+    step = Step(ready, h_ND, at_M, at_M, x_RL.shape[1], law, rank_M=rank_M)
     log_p_N = torch.zeros(x_RL.numel(), dtype=torch.float64)
     log_p_N[flat_M] = (step_law or Factorised()).log_prob(step, token_M)
     if argmax_R is not None and bool(argmax_R.any()):

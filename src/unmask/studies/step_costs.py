@@ -52,7 +52,7 @@ def step_costs(
             scored_RL = hidden_RL & (level_RL < b)
             if not bool(scored_RL.any()):
                 continue
-            nll_RL = -score_features(body, h_ND, x_RL, scored_RL, z_RL, Law(), step_law, u_RL=u_TL[text_R])
+            nll_RL = -score_features(body, h_ND, x_RL, scored_RL, Law(), step_law, u_RL=u_TL[text_R])
             if alone:
                 nll_RM = torch.zeros(len(view_R), levels, dtype=torch.float64).scatter_add_(1, level_RL, nll_RL)
                 nll_AB.index_add_(0, a_R, F.pad(nll_RM.cumsum(1), (1, 0)))

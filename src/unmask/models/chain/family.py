@@ -26,7 +26,7 @@ class ChainFamily(Family):
     def matrices(self, model: ChainHead) -> dict[str, int]:
         """All but the table of distances; q, k and v are three."""
         found = (name for name, value in model.named_parameters() if value.ndim == 2 and name != "distance")
-        return {name: 3 if ".qkv." in name else 2 if ".kv." in name else 1 for name in found}
+        return {name: 3 if ".qkv." in name else 1 for name in found}
 
     def compile(self, model: ChainHead) -> None:
         """Nothing: its shapes change from step to step, and it is small beside the body."""

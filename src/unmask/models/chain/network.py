@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,6 @@ class ChainConfig:
         heads: attention heads
         order: in which the positions of a step are drawn: left_to_right, by the plan's u, or the surest first
         blind: the control: sees positions, and no token of its step
-        around: whether it also reads the whole text as the step found it: features and tokens of all positions
         base: the model, as it was named
         base_weights: sha256 of its weights
     """
@@ -56,7 +55,6 @@ class ChainConfig:
     heads: int = 7
     order: str = "left_to_right"
     blind: bool = False
-    around: bool = False
     base: str = ""
     base_weights: str | None = None
 
@@ -65,9 +63,8 @@ class ChainConfig:
         if self.hidden % (2 * self.heads):
             raise UserError(f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}")
         check_name("order", self.order, ORDERS)
-        for name in ("blind", "around"):
-            if not isinstance(getattr(self, name), bool):
-                raise UserError(f"{name} is true or false, not {getattr(self, name)!r}")
+        if not isinstance(self.blind, bool):
+            raise UserError(f"blind is true or false, not {self.blind!r}")
 
 
 def _norm(layer: nn.LayerNorm, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -85,59 +82,6 @@ def _attended(q_RASF: Tensor, k_RASF: Tensor, v_RASF: Tensor) -> Tensor:
     with torch.autocast("cpu", enabled=False):
         q, k, v = q_RASF.float(), k_RASF.float(), v_RASF.float()
         return F.scaled_dot_product_attention(q, k, v, is_causal=True).bfloat16()
-
-
-@dataclass(frozen=True)
-class Around:
-    """The texts as a step found them: every position of R texts, C of the longest of them."""
-
-    h_RCD: Tensor
-    vector_RCE: Tensor
-    position_RC: Tensor
-    real_RC: Tensor  # bool: whether the text is so long
-
-
-class Read(NamedTuple):
-    """Keys and values of these texts, which all rounds of a step share."""
-
-    k_RACF: Tensor
-    v_RACF: Tensor
-    real_R11C: Tensor
-
-    def rows(self, rows_G: Tensor) -> Read:
-        """Only some of the texts."""
-        return Read(*(part[rows_G] for part in self))
-
-
-class Reader(nn.Module):
-    """Attention from the slots to the whole text; adds nothing at birth."""
-
-    def __init__(self, features: int, table: int, hidden: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.here_norm, self.token_norm = nn.LayerNorm(features), nn.LayerNorm(table)
-        self.here, self.token = nn.Linear(features, hidden, bias=False), nn.Linear(table, hidden, bias=False)
-        self.norm, self.slot_norm = nn.LayerNorm(hidden, LAYER_NORM_EPS), nn.LayerNorm(hidden, LAYER_NORM_EPS)
-        self.q = nn.Linear(hidden, hidden, bias=False)
-        self.kv = nn.Linear(hidden, 2 * hidden, bias=False)
-        self.out = nn.Linear(hidden, hidden, bias=False)
-        nn.init.zeros_(self.out.weight)
-
-    def read(self, around: Around, cos_R1CF: Tensor, sin_R1CF: Tensor) -> Read:
-        dtype = self.kv.weight.dtype
-        here_RCD = _norm(self.here_norm, around.h_RCD, dtype)
-        x_RCH = self.here(here_RCD) + self.token(_norm(self.token_norm, around.vector_RCE, dtype))
-        kv_RCH = self.kv(_norm(self.norm, x_RCH, dtype))
-        k, v = kv_RCH.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        return Read(rotated(k, cos_R1CF, sin_R1CF), v, around.real_RC[:, None, None])
-
-    def forward(self, x_RSH: Tensor, read: Read, cos_R1SF: Tensor, sin_R1SF: Tensor) -> Tensor:
-        dtype = self.q.weight.dtype
-        q_RASF = self.q(_norm(self.slot_norm, x_RSH, dtype)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        mixed_RASF = F.scaled_dot_product_attention(
-            rotated(q_RASF, cos_R1SF, sin_R1SF), read.k_RACF, read.v_RACF, attn_mask=read.real_R11C
-        )
-        return x_RSH + self.out(mixed_RASF.transpose(1, 2).flatten(2))
 
 
 class ChainBlock(nn.Module):
@@ -195,18 +139,9 @@ class ChainHead(Network):
         self.out_norm = nn.LayerNorm(H)
         self.out = nn.Linear(H, D, bias=False)
         nn.init.zeros_(self.out.weight)
-        self.reader = Reader(D, E, H, config.heads) if config.around else None
 
-    def read(self, around: Around) -> Read | None:
-        """What the rounds of a step share; None where the head looks at its slots alone."""
-        return None if self.reader is None else self.reader.read(around, *self._turns(around.position_RC))
-
-    def forward(
-        self, h_RSD: Tensor, vector_RSE: Tensor, position_RS: Tensor, around: Around | Read | None = None
-    ) -> Tensor:
+    def forward(self, h_RSD: Tensor, vector_RSE: Tensor, position_RS: Tensor) -> Tensor:
         """What to add to the features of every slot, (R, S, D), from the vectors of the tokens in the slots before."""
-        if isinstance(around, Around):
-            around = self.read(around)
         dtype = self.here.weight.dtype
         wide = torch.promote_types(dtype, torch.float32)
         here_RSD = _norm(self.here_norm, h_RSD, dtype)
@@ -215,20 +150,12 @@ class ChainHead(Network):
             before_RSH = before_RSH + self.token(_norm(self.token_norm, vector_RSE[:, :-1], dtype))
         start_R1H = self.start.to(before_RSH.dtype).expand(len(h_RSD), 1, -1)
         x_RSH = (self.here(here_RSD) + torch.cat([start_R1H, before_RSH], dim=1)).to(wide)
-        turns = self._turns(position_RS)
-        if self.reader is not None:
-            assert isinstance(around, Read)
-            x_RSH = self.reader(x_RSH, around, *turns)
-        for block in self.blocks:
-            x_RSH = block(x_RSH, *turns)
-        return self.out(_norm(self.out_norm, x_RSH, dtype)).to(h_RSD.dtype)
-
-    def _turns(self, position_RS: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the rotary positions."""
-        wide = torch.promote_types(self.here.weight.dtype, torch.float32)
-        frequency_F = _frequencies(self.config.hidden // self.config.heads, position_RS.device)
+        frequency_F = _frequencies(self.config.hidden // self.config.heads, x_RSH.device)
         angle_R1SF = (position_RS[:, None, :, None].double() * frequency_F).repeat(1, 1, 1, 2)
-        return angle_R1SF.cos().to(wide), angle_R1SF.sin().to(wide)
+        cos_R1SF, sin_R1SF = angle_R1SF.cos().to(wide), angle_R1SF.sin().to(wide)
+        for block in self.blocks:
+            x_RSH = block(x_RSH, cos_R1SF, sin_R1SF)
+        return self.out(_norm(self.out_norm, x_RSH, dtype)).to(h_RSD.dtype)
 
     def _distance(self, position_RS: Tensor) -> Tensor:
         """A vector for how far each slot but the first is from the slot before, and on which side."""

@@ -102,7 +102,7 @@ class SDTT(Distillation):
                 noise_M = noise_BL.flatten()[revealed_M]
                 if device.type == "cuda":  # elsewhere the draw knows best where float64 is
                     noise_M = to_device(noise_M, device)
-                z_BL.view(-1)[at_M] = self._frozen.draw(h_ND, at_M, z_BL, noise_M).to(device)
+                z_BL.view(-1)[at_M] = self._frozen.draw(h_ND, at_M, z_BL.shape[1], noise_M).to(device)
             h_ND = self._frozen.features(z_BL, x0_BL=x0_BL).flatten(0, 1)
             still_M = positions_where(after_BL.flatten()[chosen_N])
             target_ND.index_copy_(0, to_device(still_M, device), h_ND[to_device(chosen_N[still_M], device)])

@@ -100,11 +100,10 @@ class Teacher:
         return logits_MW
 
     @torch.no_grad()
-    def draw(self, h_ND: Tensor, flat_M: Tensor, z_BL: Tensor, uniform_M: Tensor) -> Tensor:
-        """Tokens at positions of the rows z, whose features are h_ND, from the teacher's own step law."""
+    def draw(self, h_ND: Tensor, flat_M: Tensor, length: int, uniform_M: Tensor) -> Tensor:
+        """Tokens at positions of the rows h_ND, from the teacher's own step law."""
         ready = _Drawing(self, h_ND.device)
-        step = Step(ready, h_ND, flat_M, flat_M, z_BL.shape[1], Law(), z_TL=z_BL)
-        return self.step_law.draw(step, uniform_M).token_M
+        return self.step_law.draw(Step(ready, h_ND, flat_M, flat_M, length, Law()), uniform_M).token_M
 
     def prepared(self, device: torch.device) -> InAutocast:
         """The model as it runs on this device in this precision."""
