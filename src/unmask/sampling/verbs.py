@@ -212,7 +212,7 @@ def how_many(n: int | None, *each: object) -> int:
 
 
 def chosen_plan(
-    plan: str | Plan | None, block_size: int | None, threshold: float | None, own: int | None = None
+    plan: str | Plan | None, block_size: int | None = None, threshold: float | None = None, own: int | None = None
 ) -> Plan | None:
     """A plan with its own settings, inside blocks; None: the process's own plan.
 
