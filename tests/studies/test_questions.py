@@ -11,7 +11,7 @@ from unmask.cli.evaluate import show
 from unmask.core.errors import UserError
 from unmask.processes import Uniform
 from unmask.sampling.answers import answer
-from unmask.studies.evaluate import evaluate
+from unmask.studies.evaluate import ONLY_QUESTIONS, evaluate
 from unmask.studies.questions import ask, ask_models, final_number, read_questions
 from unmask.studies.report import write_report
 from unmask.studies.report.tables import questions as table
@@ -175,9 +175,10 @@ def test_models_that_are_not_asked_are_named(network, letters, tmp_path, forbid)
     how = {"questions": path, "max_new": 4, "steps": [4], "device": "cpu"}
     results = evaluate({"teacher": masked, "duo": uniform, "ar": causal}, **how)
     assert [row["model"] for row in results.questions] == ["teacher"]
-    assert [note for note in results.notes if "asked no questions" in note] == [
+    assert results.notes == [
         "duo was asked no questions: they are for masked models, and it is uniform.",
         "ar was asked no questions: they are for masked models, and it is causal.",
+        ONLY_QUESTIONS,
     ]
     with pytest.raises(UserError, match="questions are for masked models, and none was given"):
         evaluate({"duo": uniform}, **how)

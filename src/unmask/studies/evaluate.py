@@ -150,7 +150,8 @@ def _prepare(study: Study, models: Mapping[str, Any], texts: Mapping[str, str | 
     _check(study, bool(entries))
     check = None if study.check is None else load_check(study.check)
     strings = {name: read_texts(path) for name, path in paths.items()}
-    design = _design(study, entries, notes, draws=not (study.only_bounds or only_questions))
+    draws = not (study.only_bounds or only_questions)
+    design = _design(study, entries, [] if only_questions else notes, draws=draws)
     tokenizer, length = _tokenizer_and_length(entries, strings)
     files = _texts_of_files(strings, paths, tokenizer, length if entries else None, study.n, notes)
     held_out = None if only_questions else _held_out(study, tokenizer, length, notes)
