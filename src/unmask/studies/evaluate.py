@@ -145,8 +145,7 @@ class _Job:
 def _prepare(study: Study, models: Mapping[str, Any], texts: Mapping[str, str | Path], *, questions: bool) -> _Job:
     only_questions = questions and not (texts or study.judge or study.data or study.check)
     entries, paths, notes = gather(models, texts, compared=not only_questions)
-    if questions:
-        notes += unasked({entry.name: entry.checkpoint for entry in entries})
+    notes += unasked({entry.name: entry.checkpoint for entry in entries}) if questions else []
     _check(study, bool(entries))
     check = None if study.check is None else load_check(study.check)
     strings = {name: read_texts(path) for name, path in paths.items()}
@@ -172,11 +171,8 @@ def _answers(job: _Job, path: Path, maker: CellMaker, **how: Any) -> list[Json]:
     entries = {entry.name: entry for entry in job.design.entries}
     models = {name: entry.checkpoint for name, entry in entries.items()}
     how |= {name: getattr(maker.study, name) for name in ("steps", "seed", "device", "precision", "compile", "batch")}
-
-    def keep(name: str, about: list[Any], make: Callable[[], Json]) -> Json:
-        return maker.answers(entries[name], about, make)
-
-    return ask_models(models, path, report=maker.progress, keep=keep, **how)
+    how |= {"report": maker.progress, "keep": lambda name, *row: maker.answers(entries[name], *row)}
+    return ask_models(models, path, **how)
 
 
 def _about_given(cells: Sequence[Cell]) -> dict[str, Json]:
