@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import lru_cache
 from typing import Any
 
 from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.plans.plan import by_threshold
+from unmask.server.answers import BROKEN
 from unmask.server.engine import Change, Finished, Stepped, Task
 from unmask.server.wait import Fault, Texts, TimedOut
+
+Spell = Callable[[int, int], str | None]  # (position, token) -> what it adds to the text
 
 
 def message(content: dict[str, Any] | str) -> str:
@@ -23,6 +26,38 @@ def message(content: dict[str, Any] | str) -> str:
 def piece(tokenizer: Tokenizer | None, token: int) -> str | None:
     """The text of one token; None where there is no tokenizer."""
     return None if tokenizer is None else tokenizer.decode([token])
+
+
+class Spelling:
+    """The text of every token of a draft, in the order in which they come to stand. A token that is part of a character
+    adds nothing; the one that completes it adds all of it."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self.tokenizer, self.tokens = tokenizer, dict[int, int]()
+        self.texts: dict[int, str] = {}
+
+    def add(self, position: int, token: int) -> str | None:
+        """What a token adds to the text; None where there is no tokenizer."""
+        if self.tokenizer is None:
+            return None
+        self.tokens[position] = token
+        text = self.tokenizer.decode([token])
+        if BROKEN in text:
+            first, end = position, position + 1
+            while self._is_part(first - 1):
+                first -= 1
+            while self._is_part(end):
+                end += 1
+            whole = self.tokenizer.decode([self.tokens[at] for at in range(first, end)]).replace(BROKEN, "")
+            before = sum(len(self.texts[at]) for at in range(first, position))
+            after = sum(len(self.texts[at]) for at in range(position + 1, end))
+            text = whole[before : len(whole) - after]
+        self.texts[position] = text
+        return text
+
+    def _is_part(self, position: int) -> bool:
+        """Whether what stands there is part of a character."""
+        return BROKEN in (piece(self.tokenizer, self.tokens[position]) or "") if position in self.tokens else False
 
 
 def finite(value: float) -> float | None:
@@ -41,20 +76,23 @@ def _steps(task: Task) -> int:
 
 async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[str]:
     tokenizer, given = task.how.checkpoint.tokenizer, task.given_L.tolist()
+    spelling = Spelling(tokenizer)
+    # where a token may change it is spelled by itself: its neighbours would have to be spelled anew
+    spell = spelling.add if task.how.checkpoint.process.by_plan else lambda position, token: piece(tokenizer, token)
     yield message({
         "type": "start", "length": len(given), "tokens": [None if token < 0 else token for token in given],
-        "texts": [None if token < 0 else piece(tokenizer, token) for token in given],
+        "texts": [None if token < 0 else spelling.add(position, token) for position, token in enumerate(given)],
         "given": [token >= 0 for token in given], "steps": _steps(task),
         "plan": task.how.plan.name, "model": name,
     })  # fmt: skip
     try:
         async for _, event in texts.events():
-            yield message(_event_json(event, tokenizer))
+            yield message(_event_json(event, tokenizer, spell))
     except (TimedOut, Fault, UserError) as error:
         yield message({"type": "error", "message": str(error)})
 
 
-def _event_json(event: Stepped | Finished, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _event_json(event: Stepped | Finished, tokenizer: Tokenizer | None, spell: Spell) -> dict[str, Any]:
     if isinstance(event, Finished):
         text = tokenizer.decode(event.tokens) if tokenizer else ""
         return {
@@ -63,15 +101,16 @@ def _event_json(event: Stepped | Finished, tokenizer: Tokenizer | None) -> dict[
         }  # fmt: skip
     return {
         "type": "step", "step": event.step, "steps": event.steps, "nfe": event.nfe, "seconds": event.seconds,
-        "changes": [_change_json(change, tokenizer) for change in event.changes],
+        "changes": [_change_json(change, tokenizer, spell) for change in event.changes],
     }  # fmt: skip
 
 
-def _change_json(change: Change, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    def token_json(token: int, probability: float) -> dict[str, Any]:
-        return {"token": token, "text": piece(tokenizer, token), "probability": probability}
-
+def _change_json(change: Change, tokenizer: Tokenizer | None, spell: Spell) -> dict[str, Any]:
+    others = [
+        {"token": token, "text": piece(tokenizer, token), "probability": probability}
+        for token, probability in change.alternatives
+    ]
     return {
-        "position": change.position, **token_json(change.token, math.exp(change.log_prob)),
-        "log_prob": finite(change.log_prob), "alternatives": [token_json(*other) for other in change.alternatives],
+        "position": change.position, "token": change.token, "text": spell(change.position, change.token),
+        "probability": math.exp(change.log_prob), "log_prob": finite(change.log_prob), "alternatives": others,
     }  # fmt: skip
