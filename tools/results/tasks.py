@@ -183,7 +183,8 @@ def tasks_uniform_cpu(runs: Runs) -> Table:
         return not_yet("whether the grids of the longer head are uniform")
     named = [("plain", plan, 17) for plan in ("permutation", "comb", "confidence")]
     named += [("plain", "permutation", 8), ("plain", "comb", 8)]
-    return _uniform(runs["tasks-sudoku4-cpu"], [*named, *(("chain", "comb", n) for n in (2, 4, 8))])
+    named += [(head, "comb", n) for head in ("chain", "places") for n in (2, 4, 8)]
+    return _uniform(runs["tasks-sudoku4-cpu"], named)
 
 
 def _uniform(run: Run, named: Sequence[tuple[str, str, int]]) -> Table:
@@ -192,7 +193,7 @@ def _uniform(run: Run, named: Sequence[tuple[str, str, int]]) -> Table:
         one = cell(run, model, plan, steps)
         assert one, (model, plan, steps)
         test = one["chi_square"]
-        head = " with the head" if model == "chain" else ""
+        head = {"chain": " with the head", "places": " with one that knows the place"}.get(model, "")
         rows.append([
             f"`{plan}` in {steps}{head}", f"{one['whole']:,}", str(one["different"]), f"{test['statistic']:.0f}",
             "< 0.0001" if test["p"] < 1e-4 else f"{test['p']:.4f}",
@@ -267,21 +268,22 @@ def tasks_figure(runs: Runs) -> bytes:
         for axis, (name, title) in zip(axes, there.items(), strict=True):
             run = runs[name]
             for plan in _plans(run):
-                for model, line in {"plain": "-", "chain": "--", **STUDENTS}.items():
+                for model, line in {"plain": "-", "chain": "--", "places": (0, (1, 1)), **STUDENTS}.items():
                     _line(axis, run, plan, model, line)
             counts = sorted({c["steps"] for c in run.said["cells"]})
             axis.set_xscale("log", base=2)
             axis.set_xticks(counts, [str(n) for n in counts])
             students = any(c["model"] in STUDENTS for c in run.said["cells"])
             more = "; dotted: MCD, dots and dashes: SDTT" if students else ""
-            axis.set_xlabel(f"forwards (dashed: with the head{more})")
+            places = "; dots: one that knows the place" if any(c["model"] == "places" for c in run.said["cells"]) else ""
+            axis.set_xlabel(f"forwards (dashed: with the head{places}{more})")
             axis.set_ylim(-3, 103)
             axis.set_title(title)
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=7.5)
         return svg(figure)
 
 
-def _line(axis: Any, run: Run, plan: str, model: str, line: str) -> None:
+def _line(axis: Any, run: Run, plan: str, model: str, line: Any) -> None:
     found = [c for c in run.said["cells"] if (c["plan"], c["model"]) == (plan, model)]
     color, marker = LOOKS[plan]
     look = {"color": color, "marker": marker, "markersize": 4.5, "linestyle": line, "linewidth": 1.3}
