@@ -37,10 +37,8 @@ MACHINE = ("unmask", "revision", "torch", "python", "device", "time", "processes
 
 
 def slim(sources: Sequence[str | Path], target: Path) -> int:
-    """Write what is to be kept of one or several files of one kind; returns its size in bytes.
-
-    Of NAME=PATH the model that is called `teacher` there is called NAME: so several studies of one model go together.
-    """
+    """Write what is to be kept of one or several files of one kind; returns its size in bytes. Of NAME=PATH the model
+    that is called `teacher` there is called NAME: so several studies of one model go together."""
     named = [named_source(source) for source in sources]
     files = [path for _, path in named]
     for path in files:
@@ -221,10 +219,8 @@ def _bound(bound: Bound, seed: int) -> Json:
 
 
 def matches(bounds: Sequence[Bound], seed: int) -> list[Json]:
-    """N-step NELBOs less that of the teacher's most steps, paired over texts; a curve for each plan.
-
-    Against two yardsticks: most steps in random order, and in the best order that was run in as many.
-    """
+    """N-step NELBOs less that of the teacher's most steps, paired over texts; a curve for each plan. Against most steps
+    in random order, and in the best order that was run in as many."""
     mine = [bound for bound in bounds if bound.model == "teacher" and bound.plan]
     usual = max((b for b in mine if b.plan in RANDOM_ORDER), key=lambda b: (b.nfe or 0, b.plan == "permutation"),
                 default=None)  # fmt: skip

@@ -1,7 +1,5 @@
-"""Contenders timed in turn, round after round, so that a disturbed host bends no ratio between them.
-
-Each does a few forwards a turn. A ratio is the median of those within each round; its least and its most are told too.
-"""
+"""Contenders timed in turn, round after round, so that a disturbed host bends no ratio between them: a ratio is the
+median of those within each round."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ def in_turns(
     contenders: Sequence[Contender], device: torch.device, rounds: int, enough: Callable[[], bool]
 ) -> list[Row]:
     """The facts of each, with its median time a forward, that of every round, and its peak memory as if it were alone.
-
-    After the first round, no further one begins once it is `enough`.
-    """
+    After the first round, no further one begins once it is `enough`."""
     floor = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     peaks = [_warmed(one, floor, device) for one in contenders]
     ms: list[list[float]] = [[] for _ in contenders]

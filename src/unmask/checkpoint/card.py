@@ -1,8 +1,5 @@
-"""What goes with a checkpoint that is given away: a model card, and a provenance without the paths of one machine.
-
-The card takes every number from the checkpoint itself, so that none can be wrong; what text the model read and whose it
-is are the caller's words.
-"""
+"""What goes with a checkpoint that is given away: a model card, whose numbers come from the checkpoint itself, and a
+provenance without the paths of one machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Hub names (`owner/name`) to a local snapshot folder, with the extra `hub`.
-
-Fetches configs, safetensors and tokenizers only: never a pickle, never code.
-"""
+"""Hub names (`owner/name`) to a local snapshot folder: configs, safetensors and tokenizers, never a pickle, never
+code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """MDLM's Lightning file: raw weights in `state_dict`, the EMA's list in `ema`, foreign objects in `hyper_parameters`.
-
-The file is a pickle and is never executed (safe_pickle.py); its hyper-parameters are looked at as data only.
-"""
+The file is a pickle and is never executed (safe_pickle.py)."""
 
 from __future__ import annotations
 

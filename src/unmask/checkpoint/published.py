@@ -1,7 +1,5 @@
-"""A folder as the hub has it: which family reads it, where its weights are, what its small files say.
-
-Only JSON, safetensors and the text of a chat template are read. Code that lies in the folder is never run.
-"""
+"""A folder as the hub has it: which family reads it, where its weights are, what its small files say. Code that lies in
+the folder is never run."""
 
 from __future__ import annotations
 

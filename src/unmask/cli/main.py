@@ -1,7 +1,5 @@
-"""The command `unmask`: runs a verb, and turns a user's mistake, or too little memory, into one line and exit code 2.
-
-Verbs are imported only when they are called, so that `unmask --help` answers at once.
-"""
+"""The command `unmask`: runs a verb, which is imported only then, and turns a user's mistake, or too little memory,
+into one line and exit code 2."""
 
 from __future__ import annotations
 

@@ -89,10 +89,8 @@ def present(
 
 
 class _Audience:
-    """Everybody who looks on while samples are made, and how long it took without them. Only the first process has one.
-
-    Texts are printed as they come, but under --watch, which has the terminal to itself, at the end.
-    """
+    """Everybody who looks on while samples are made, and how long it took without them; only on the first process.
+    Texts are printed as they come, but under --watch, which has the terminal to itself, at the end."""
 
     def __init__(self, checkpoint: Checkpoint, n: int, watch: bool, *, film: bool, printer: Printer | None) -> None:
         here = is_first()

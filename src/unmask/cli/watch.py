@@ -1,9 +1,7 @@
 """`--watch`: half-written text as a person can read it, and the terminal on which it appears step by step.
 
-A token's text is found by decoding it with its visible neighbours, so that characters spread over several tokens come
-out whole. The show goes to stderr and is wiped at the end: what stdout gets is the finished text, whoever reads it.
-
-Shapes: B samples of a batch, L positions.
+Tokens that stand together are decoded together, so that characters spread over several come out whole. The show goes to
+stderr and is wiped at the end. Shapes: B samples of a batch, L positions.
 """
 
 from __future__ import annotations
@@ -38,10 +36,8 @@ def legible(text: str) -> str:
 
 
 def token_texts(ids: Sequence[int], codec: TextCodec | None) -> list[str]:
-    """What each token adds to the text; joined they are the decoded text, made legible.
-
-    A token that ends within a character adds nothing, the one that completes it adds the whole character.
-    """
+    """What each token adds to the text, made legible: one that ends within a character adds nothing, the one that
+    completes it the whole character."""
     if codec is None:
         return [f" {token}" for token in ids]
     texts: list[str] = []
@@ -86,10 +82,7 @@ def render(now_L: Tensor, before_L: Tensor, given_L: Tensor, mask_id: int, codec
 
 
 class Watch:
-    """A callback for `sample` that shows the batch under way, for as long as its `with` block lasts.
-
-    Where stderr is not a terminal it shows nothing.
-    """
+    """A callback for `sample` that shows the batch under way, for as long as its `with` block lasts, on a terminal."""
 
     def __init__(self, codec: TextCodec | None, console: Console | None = None, lasts: float = LASTS) -> None:
         from rich.console import Console

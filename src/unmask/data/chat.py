@@ -1,7 +1,5 @@
-"""What stands beside a tokenizer.json: the names of special tokens, what ends an answer, and the chat template.
-
-A template is rendered in jinja's sandbox, as transformers does it; it is text, and runs no code.
-"""
+"""What stands beside a tokenizer.json: special tokens, what ends an answer, and the chat template, which is rendered in
+jinja's sandbox and runs no code."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The folder that `prepare` fills: what an earlier run left there, and whether this one may go on with it.
 
-`unfinished.json` holds what is known so far: settings, inputs, how the text is divided, the shards that are done.
-`index.json` comes last and makes the folder whole; the other is then removed. Another text or other settings are
-refused, with what differs, and a refused command touches nothing.
+`unfinished.json` holds settings, inputs, how the text is divided and the shards that are done; `index.json` comes last
+and makes the folder whole. Another text or other settings are refused, and nothing is touched.
 """
 
 from __future__ import annotations

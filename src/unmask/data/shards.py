@@ -100,10 +100,8 @@ def _shard(folder: Path, said: dict[str, Any]) -> Shard:
 
 
 class ShardSet:
-    """A prepared corpus. `ShardSet.open(folder)` checks that every shard is there in its full size.
-
-    `index` is the content of index.json, `shards` the files of each split.
-    """
+    """A prepared corpus: `index` is the content of index.json, `shards` the files of each split.
+    `ShardSet.open(folder)` checks that every shard is there in its full size."""
 
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder, self.index = folder, index
@@ -150,11 +148,8 @@ class ShardSet:
             self.verify_once(split)
 
     def verify_once(self, split: str) -> None:
-        """The same for the shards of a split, when it is first read.
-
-        Most damage of the right size looks like text: zeros where a copy was cut off, the shard of another corpus.
-        Only the hash tells, for about a second a GB: 10 s for 10 GB at every start of a run, before its first step.
-        """
+        """The same for the shards of a split, when it is first read: most damage of the right size looks like text, and
+        only the hash tells, for about a second a GB at every start of a run."""
         if split not in self._verified:
             for shard in self._split(split):
                 shard.verify()

@@ -1,9 +1,5 @@
-"""Which text goes to which split: counted once, then known for every piece by its place in the corpus.
-
-The rule: the last 5% of the documents are validation, the 5% before them test, the rest is for training. A corpus with
-too few documents for that (a single book) is divided in the same way by its characters. The splits follow each other
-in the order of the text, so one pass writes all three.
-"""
+"""Which text goes to which split: the last 5% of the documents are validation, the 5% before them test, the rest is for
+training. With too few documents for that (a single book) it is divided by characters."""
 
 from __future__ import annotations
 
@@ -62,10 +58,8 @@ class Division:
         return sum(getattr(one, what) for one in self.counts[:sources])
 
     def items(self, sources: list[Source], reading: Reading, first: int = 0) -> Iterator[Item]:
-        """All pieces from source `first` on, each in its split.
-
-        Raises SourceChanged at the end of a source that is not what was counted.
-        """
+        """All pieces from source `first` on, each in its split. SourceChanged at the end of one that is not what was
+        counted."""
         for index in range(first, len(sources)):
             place = self.total(self.split_by, index)
             number = 0

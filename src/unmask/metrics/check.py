@@ -1,8 +1,6 @@
-"""A checker of the user's own as a metric: a function of one text that says whether it is right.
-
-It returns true or false, a number, or several of these by name. A string is what texts should differ in, such as a key:
-its score is the share of texts that are the first with theirs.
-"""
+"""A checker of the user's own as a metric: a function of one text that returns true or false, a number, or several of
+these by name. A string is what texts should differ in: its score is the share of texts that are the first with
+theirs."""
 
 from __future__ import annotations
 

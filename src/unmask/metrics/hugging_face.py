@@ -1,7 +1,5 @@
-"""Models of the transformers library: the hub's files on this machine, and a folder as a model and its tokenizer.
-
-A snapshot that is here already needs no network. No code that comes with a model is run.
-"""
+"""Models of the transformers library: the hub's files on this machine, and a folder as a model and its tokenizer. No
+code that comes with a model is run."""
 
 from __future__ import annotations
 

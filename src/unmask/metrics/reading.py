@@ -1,10 +1,7 @@
 """How a judge reads texts: which tokens it sees, which of them it scores, in windows where a text is too long.
 
-One pass gives, for each text, the sum of -log p over the scored tokens, their number, and, where asked, the sum of the
-judge's entropy there. Texts of similar length share a forward; a pad on the right changes nothing for a causal model.
-What was said is kept (cache.Store) every few texts, so that a rerun costs nothing and a killed run goes on.
-
-Shapes: B windows in a forward, T tokens of each, V states.
+Texts of similar length share a forward. What was said is kept (cache.Store) every few texts, so that a rerun costs
+nothing and a killed run goes on. Shapes: B windows in a forward, T tokens of each, V states.
 """
 
 from __future__ import annotations
@@ -164,10 +161,8 @@ def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], rea
 
 
 def _batches(judge: Judge, every: Sequence[_Window]) -> Iterator[list[_Window]]:
-    """Windows that go through together: a bound on the table of logits, 2 GiB of float32 on a GPU, 128 MiB elsewhere.
-
-    At 256 tokens a text that is 40 texts of SmolLM2 in a forward, and 256 of a judge with 8k tokens.
-    """
+    """Windows that go through together: a bound on the table of logits, 2 GiB of float32 on a GPU, 128 MiB
+    elsewhere."""
     budget = 2**29 if judge.device.type == "cuda" else 2**25
     most = max((window.end - window.start for window in every), default=1)
     size = max(1, budget // (judge.states * most))

@@ -1,9 +1,8 @@
 """A score: a value with its count, its 95% interval, its unit and where it came from.
 
-Every statistic here is a ratio of sums over samples (a token mean over samples of different lengths is one, a plain
-mean another), or the exponential of one. So a bootstrap is a matrix product: resampling n samples with replacement
-weighs each by how often it was drawn. Statistics that share their samples share the weights: differences are paired.
-Samples that belong together, such as blocks of one book, are drawn together.
+Every statistic here is a ratio of sums over samples, or the exponential of one, so a bootstrap is a matrix product:
+resampling n samples weighs each by how often it was drawn. Statistics of the same samples share the weights:
+differences are paired. Samples that belong together, such as blocks of one book, are drawn together.
 
 Shapes: n samples, D bootstrap draws, R statistics.
 """
@@ -109,10 +108,8 @@ def _double(numbers: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Score:
-    """A number a person may quote. low and high bound 95% of the bootstrap, `stderr` is its standard error.
-
-    `ratio` is the statistic behind it, one entry a text, for a joint bootstrap with others.
-    """
+    """A number a person may quote. low and high bound 95% of the bootstrap, `stderr` is its standard error, `ratio` the
+    statistic behind it, one entry a text, for a joint bootstrap with others."""
 
     value: float
     count: int  # samples, or texts
@@ -134,10 +131,8 @@ class Score:
     def drawn(
         cls, value: float, value_D: Tensor, count: int, unit: str, record: dict[str, Any], clusters: int | None = None
     ) -> Score:
-        """A value whose bootstrap draws are at hand, of samples that stand alone or in so many clusters.
-
-        A single one says nothing of its own spread.
-        """
+        """A value whose bootstrap draws are at hand, of samples that stand alone or in so many clusters. A single one
+        says nothing of its own spread."""
         if not math.isfinite(value):
             raise Unavailable(f"a score came out as {value} {unit}: it has no samples to stand on, or an infinite one")
         if min(count, clusters or count) < 2:
@@ -215,20 +210,15 @@ def _student(count: int) -> float:
 
 
 def independent(ratios: Sequence[Ratio], name: str, *, seed: int = 0, draws: int = DRAWS) -> Tensor:
-    """The same for one of many groups of samples, whose draws must not go together with another's: (D, R).
-
-    One set of resamples serves all groups of a size; each takes them in an order of its own.
-    """
+    """The same for one of many groups of samples, whose draws must not go together with another's: (D, R). One set of
+    resamples serves all groups of a size, each in an order of its own."""
     order_D = torch.randperm(draws, generator=stream(seed, "order of draws", name))
     return bootstrap(ratios, seed=seed, draws=draws)[order_D]
 
 
 def choose_least(ratios: Sequence[Ratio]) -> tuple[int, Ratio]:
-    """Which of several is least, and the samples that are left to score it.
-
-    The least of several noisy values is too small, and the luck that had it chosen is in its samples. So every other
-    sample only chooses, and the rest only score. What is alone is not chosen, and keeps all its samples.
-    """
+    """Which of several is least, and the samples that are left to score it: every other sample only chooses, and the
+    rest only score, so that the luck which had it chosen is not counted. What is alone keeps all its samples."""
     if len(ratios) == 1:
         return 0, ratios[0]
     value_R = [ratio.part(slice(1, None, 2)).value for ratio in ratios]

@@ -1,8 +1,5 @@
-"""The beginning of an answer that is settled, as text: what a stream may send, and where an answer ends.
-
-A text grows in any order; its beginning is settled up to the first blank. An answer ends at a stop string, at the end
-of the document, or with its last blank. What may still become part of a stop string or of a character is held back.
-"""
+"""The beginning of an answer that is settled, up to the first blank, as text: what a stream may send, and where an
+answer ends. What may still become part of a stop string or of a character is held back."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Makes cells: drawn, timed, scored, and kept in a folder as soon as they are done.
 
-Samples are kept by what made them (model, plan, steps, temperature, seed, what the sampler does), scores by the
-samples, the judge, the real text and the code of the metrics as well: another judge costs no sampling, the same call
-costs nothing. How long drawing took is stated only where it was drawn as it would be now. Every cell draws from a seed
-of its own, so that cells are independent and may be resampled one by one.
+Samples are kept by what made them, scores by the samples, the judge, the real text and the code of the metrics: another
+judge costs no sampling, the same call costs nothing. Every cell draws from a seed of its own.
 """
 
 from __future__ import annotations
@@ -199,10 +197,8 @@ class CellMaker:
         return {name: getattr(self.study, name) for name in ("seed", "batch", "device", "precision")}
 
     def _timing(self, spec: CellSpec) -> Json:
-        """What the seconds of a cell belong to, beside what names the cell; a causal model is never compiled.
-
-        All this, and the batch too, moves a text by rounding only: the same noise, the same law. So it names no cell.
-        """
+        """What the seconds of a cell belong to. It moves a text by rounding only (the same noise, the same law), so it
+        names no cell; a causal model is never compiled."""
         compiled, machine = self.study.compile and spec.plan is not None, provenance.device_name(self.ranks.device)
         return {"compile": compiled, "batch": self.study.batch, "processes": self.ranks.world, "device": machine}
 

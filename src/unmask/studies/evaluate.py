@@ -1,8 +1,5 @@
-"""`evaluate`: models at every plan, number of steps and temperature, held-out likelihood, controls, and what they say.
-
-Every finished cell is kept in `out` at once, so that the same call goes on where it stopped. Which cells are drawn is
-in design.py, how one is drawn and scored in cells.py, what they mean together in analysis.py.
-"""
+"""`evaluate`: models at every plan, number of steps and temperature, held-out likelihood, controls, and what they
+say."""
 
 from __future__ import annotations
 

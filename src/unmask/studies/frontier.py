@@ -1,10 +1,9 @@
 """The frontier: the judge's nats a byte, and other scores, as functions of the sampler's own entropy along a path.
 
-A path is one model on one plan as its temperature falls, or as its draw is cut (top-p). Either buys the judge's favour
-with entropy, so a number means something only beside what the teacher gets at the same entropy: its own, -log q of what
-it drew, in nats a byte. (The entropy of words within a text is another thing: it sees no order, and not how alike texts
-are.) Between two points of a path the score is read off linearly; beyond the last one nothing is read off at all: 'not
-bracketed' is an answer. Every quantity comes with its bootstrap draws, row 0 being the value itself.
+A path is one model on one plan as its temperature falls, or as its draw is cut (top-p): either buys the judge's favour
+with entropy. So a number is put beside what the teacher gets at the same entropy, its own, -log q of what it drew, in
+nats a byte. Between two points of a path a score is read off linearly; beyond the last one 'not bracketed' is the
+answer. Every quantity comes with its bootstrap draws, row 0 being the value itself.
 
 Shapes: D draws (the first is the value), P points of a path, n texts.
 """
@@ -81,11 +80,9 @@ def best_at(paths: Sequence[EntropyPath], target_D: Tensor) -> Tensor:
 
 
 def at_entropy(path: EntropyPath, target_D: Tensor) -> Tensor:
-    """The judge's nats where a path has the target's entropy; NaN where it never does.
-
-    Linear in entropy over the monotone part of the path: from the hottest on, as long as entropy falls. Elsewhere the
-    lower envelope: the best that any piece of the path offers at that entropy, which is the teacher's gain.
-    """
+    """The judge's nats where a path has the target's entropy, linear over its monotone part, from the hottest on; NaN
+    where it never does. Elsewhere the lower envelope, the best that any piece offers there, which is the teacher's
+    gain."""
     if len(path) < 2:
         return torch.full_like(target_D, torch.nan)
     entropy_PD = torch.stack([point.entropy_D for point in path])
@@ -102,10 +99,8 @@ def at_entropy(path: EntropyPath, target_D: Tensor) -> Tensor:
 
 
 def at_equal_entropy(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
-    """A score of a student's texts and of the teacher's where its path has their own entropy.
-
-    Linear in entropy between two points, the first pair that encloses it. None where there is no such score or pair.
-    """
+    """A score of a student's texts and of the teacher's where its path has their own entropy, linear between the first
+    pair of points that encloses it; None where there is no such score or pair."""
     target = cell.value("sampler_entropy")
     if target is None or any(one.value(name) is None for one in (cell, *path) for name in (score, "sampler_entropy")):
         return None

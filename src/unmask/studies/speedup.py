@@ -1,10 +1,9 @@
 """Speed-up at equal own entropy: how many steps the teacher needs to write as well as the student does, as broadly.
 
-The reference is the undistilled teacher on the student's own plan. At each of its NFE its paths (temperature, and top-p
-where it was run) give the judge's nats a byte that it has at the student's own entropy, the best of them (frontier.py);
-made to fall with log NFE, that curve says at which NFE n* the teacher first reaches the student's nats. The speed-up is
-n* over the student's NFE. All cells are resampled in every draw, so the interval knows the noise of both sides; a draw
-in which the student's entropy is not bracketed counts against both ends.
+At each NFE of the undistilled teacher on the student's own plan, its paths give the judge's nats a byte at the
+student's own entropy, the best of them (frontier.py). Made to fall with log NFE, that curve says at which NFE n* the
+teacher first reaches the student's nats; the speed-up is n* over the student's NFE. All cells are resampled in every
+draw; one in which the student's entropy is not bracketed counts against both ends.
 
 Shapes: D draws (the first is the value), N teacher NFEs.
 """

@@ -1,7 +1,4 @@
-"""What a step from any level to any other costs, and the shortest path from the first level to the last.
-
-A level is a share of the positions in the order of a plan (fit_plan.py). A step from level a to level b reveals the
-levels a .. b-1, given those below a.
+"""What a step from any level to any other costs, and the shortest path from the first level to the last (fit_plan.py).
 
 Shapes: T texts, L positions, M levels, R views in a forward; costs run from level a < M (A) to level b <= M (B).
 """
@@ -38,10 +35,8 @@ def step_costs(
     body: Ready, x_TL: Tensor, level_TL: Tensor, levels: int, step_law: StepLaw, u_TL: Tensor, *, rows: int = 8,
     advance: Advance | None = None,
 ) -> Tensor:  # fmt: skip
-    """nll[a, b]: the sum over texts of -log q of the tokens of levels a .. b-1 in one step; 0 for b <= a.
-
-    Where tokens of a step are independent, all b of an a are sums of what one pass of the vocabulary head says.
-    """
+    """nll[a, b]: the sum over texts of -log q of the tokens of levels a .. b-1 in one step; 0 for b <= a. Where tokens
+    of a step are independent, one pass of the vocabulary head serves all b of an a."""
     nll_AB, alone = torch.zeros(levels, levels + 1, dtype=torch.float64), isinstance(step_law, Factorised)
     for view_R in torch.arange(len(x_TL) * levels).split(rows):
         text_R, a_R = view_R // levels, view_R % levels
@@ -69,10 +64,8 @@ def forward_only(nll_AB: Tensor) -> Tensor:
 
 
 def shortest_paths(cost_AB: Tensor, steps: int) -> list[Edges]:
-    """The cheapest path from level 0 to level M with n edges, for n = 1 .. steps.
-
-    best_n(b) = min over a of best_{n-1}(a) + cost(a, b).
-    """
+    """The cheapest path from level 0 to level M with n edges, n = 1 .. steps: best_n(b) = min over a of best_{n-1}(a) +
+    cost(a, b)."""
     best_B, parents, paths = cost_AB[0], [], []
     for n in range(1, steps + 1):
         if n > 1:

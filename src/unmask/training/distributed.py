@@ -1,10 +1,8 @@
 """A model spread over processes: plain, copied (DDP) or sharded (FSDP2). The model file knows nothing of it.
 
-Objectives call `student.features` and `student.logits`, not `student(...)`. DDP acts when a module's forward runs, so
-the copied model sits inside a module whose forward calls the objective; FSDP2 must know which methods are forwards.
-
-Gradients are *averaged* over processes by both; a caller that wants their sum multiplies by `world`. Weights and
-gradients stay float32 everywhere, so that all three kinds compute the same numbers up to the order of sums.
+DDP acts when a module's forward runs, so the copied model sits inside a module whose forward calls the objective; FSDP2
+must know which methods are forwards. Gradients are *averaged* over processes by both. Weights and gradients stay
+float32 everywhere.
 """
 
 from __future__ import annotations
@@ -91,10 +89,8 @@ class _Sharded(Wrapped):
 
 
 def wrap(student: nn.Module, ranks: Ranks, kind: Kind = "auto", blocks: Iterable[nn.Module] = ()) -> Wrapped:
-    """Spread a student, on its device, over the processes. "auto" is DDP, or nothing for a process that stands alone.
-
-    FSDP2 shards it in place and gathers `blocks` one at a time.
-    """
+    """Spread a student, on its device, over the processes. "auto" is DDP, or nothing for a process that stands alone;
+    FSDP2 shards it in place and gathers `blocks` one at a time."""
     if kind == "fsdp":
         return _Sharded(student, ranks, blocks)
     return _Copied(student) if ranks.world > 1 else Wrapped(student)

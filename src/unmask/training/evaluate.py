@@ -1,10 +1,7 @@
 """How well a model in training predicts held-out text: the mean over sequences with its standard error.
 
-The numbers are those of metrics.elbo: the ELBO for a masked model, the exact likelihood for a causal one. Noise is
-fixed, whatever the run's seed, and stratified over the sequences, so two evaluations differ by the weights alone; the
-standard error treats sequences as independent, which overstates it. The sequences are shared out over the processes.
-
-Shapes: B sequences, L positions, T all sequences of the evaluation.
+The numbers are those of metrics.elbo, with noise that is fixed and stratified over the sequences: two evaluations
+differ by the weights alone. Shapes: B sequences, L positions, T all sequences of the evaluation.
 """
 
 from __future__ import annotations
@@ -63,10 +60,7 @@ def likelihood(
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext, own: Own | None = None,
 ) -> HeldOutScore:  # fmt: skip
     """Evaluate a student (in eval mode) on `sequences` blocks evenly spaced over the loader's split; `own` is the
-    scorer of an objective that has one.
-
-    All processes call this together and share the sequences; each runs the same number of forward passes.
-    """
+    scorer of an objective that has one. All processes call this together and share the sequences."""
     if data.blocks < ranks.world:
         raise UserError(f"the {data.split} split has {data.blocks} blocks of {data.length} tokens for {ranks.world} "
                         "processes: hold out more text, or use --eval_every 0")  # fmt: skip

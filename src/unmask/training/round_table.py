@@ -1,10 +1,5 @@
-"""What the rounds of a run came to: for the student of each, what it writes in a few steps, and its held-out ELBO.
-
-Gen PPL never stands without entropy, and never without the control: the undistilled teacher, as it is and as sharp as
-the run asked its student to become (sampled at the temperature that is the product of tau).
-
-Wider comparisons, at equal own entropy, are `unmask evaluate`'s.
-"""
+"""What the rounds of a run came to: for the student of each, what it writes in a few steps, and its held-out ELBO,
+beside the undistilled teacher, as it is and at the temperature that is the product of tau."""
 
 from __future__ import annotations
 
@@ -29,12 +24,9 @@ from unmask.sampling.verbs import sample
 def round_table(
     out: Path, teacher: Checkpoint, *, plan: str, judge: Judge | None, samples: int, steps: int, seed: int, device: str
 ) -> None:
-    """Draw from every student in a run's folder and from its teacher, and write `rounds.json` there: for each its
-    name, temperature, NFE, unigram entropy, Gen PPL (with a judge), held-out ELBO (where the run evaluated) and round.
-
-    Texts are drawn on the plan with its usual grid, of a process that goes by none on `ancestral`; the judge reads by
-    the protocol mdlm.
-    """
+    """Draw from every student in a run's folder and from its teacher, and write `rounds.json` there. Texts are drawn on
+    the plan with its usual grid, of a process that goes by none on `ancestral`; the judge reads by the protocol
+    mdlm."""
     own = (plan, usual_grid(plan)) if teacher.process.by_plan else (ANCESTRAL, "uniform")
     how: dict[str, Any] = dict(zip(("plan", "grid"), own, strict=True))
 

@@ -1,10 +1,8 @@
-"""A training state on disk, written by all processes together and read back by any number of them.
+"""A training state on disk, written by all processes together and read back by any number of them, without pickle.
 
 A folder holds one safetensors file a process and `index.json`, which says for every tensor its whole shape and which
-rows of it lie in which file. It is written under another name and gets its own only when every file of it is on the
-disk, so a process killed at any moment leaves whole states only. No pickle anywhere.
-
-A tensor is plain (the same on every process) or a DTensor in row shards (FSDP2).
+rows of it lie in which file. It gets its name only when every file of it is on the disk. A tensor is plain (the same on
+every process) or a DTensor in row shards (FSDP2).
 """
 
 from __future__ import annotations
@@ -123,10 +121,8 @@ def _seal(filling: Path, path: Path, tensors: Mapping[str, Tensor], facts: dict[
 
 
 def load_state(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks, cure: str) -> dict[str, Any]:
-    """Fill tensors in place with a saved state, however many processes wrote it; returns its facts.
-
-    `cure` says what to do about a damaged one. All processes call this together.
-    """
+    """Fill tensors in place with a saved state, however many processes wrote it; returns its facts. `cure` says what to
+    do about a damaged one. All processes call this together."""
 
     def work() -> Any:
         with reading(path, "the training state", cure):

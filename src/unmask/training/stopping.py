@@ -26,11 +26,9 @@ class Stop:
 
     @contextmanager
     def listening(self, *, among_others: bool) -> Iterator[Stop]:
-        """Take both signals for the length of a block. Python lets only the main thread do that.
-
-        Among others a second signal means nothing: torchrun passes on the one that its terminal has sent already, and
-        ends its processes itself if they take longer than half a minute.
-        """
+        """Take both signals for the length of a block. Among others a second signal means nothing: torchrun passes on
+        the one that its terminal has sent already, and ends its processes itself if they take longer than half a
+        minute."""
         if threading.current_thread() is not threading.main_thread():
             yield self
             return

@@ -49,8 +49,7 @@ class Student:
 
     def update(self, step: int, sums: Tensor, lr: float) -> Tensor:
         """Turn summed gradients into optimiser step `step`, all of it on the device; `sums` begins with the sums of
-        loss · weight and weight over all processes. Returns mean loss and gradient norm.
-        """
+        loss · weight and weight over all processes. Returns mean loss and gradient norm."""
         gradients = [parameter.grad for parameter in trainable(self.model).values() if parameter.grad is not None]
         # processes average their gradients, so their sum is `world` times as much
         world = self.ranks.world
@@ -75,8 +74,7 @@ class Student:
 
     def built(self, kind: Weights) -> Any:
         """The model by itself, in eval mode. It shares the run's tensors where they are whole: use it, or copy it,
-        before the next step. All processes call this together.
-        """
+        before the next step. All processes call this together."""
         return self.holding(self.trained(kind))
 
     def holding(self, trained: Mapping[str, Tensor]) -> Any:

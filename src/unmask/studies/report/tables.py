@@ -1,7 +1,5 @@
-"""The tables of a report, as rows of short texts: the same for the terminal, Markdown and HTML.
-
-A line break inside a text puts what follows beneath, in small print.
-"""
+"""The tables of a report, as rows of short texts: the same for the terminal, Markdown and HTML. What follows a line
+break stands beneath, in small print."""
 
 from __future__ import annotations
 
@@ -51,11 +49,8 @@ def questions(results: Results) -> Table:
 
 
 def main_table(results: Results) -> Table:
-    """The judge's nats a byte, beneath them the own entropy and Gen PPL, for every model, plan and number of steps.
-
-    The teacher also at its temperatures and cuts. Texts without steps (real ones, those of a causal model or of a file)
-    have one number, in the first column.
-    """
+    """The judge's nats a byte, beneath them the own entropy and Gen PPL, for every model, plan and number of steps, of
+    the teacher also at its temperatures and cuts. Texts without steps have one number, in the first column."""
     judged = any("judge_nll" in cell.scores for cell in results.cells)
     what = "The judge's nats a byte; beneath, the sampler's own entropy and Gen PPL"
     rows: list[list[str]] = []
@@ -284,10 +279,8 @@ _ELSEWHERE = (
 
 
 def diversity(results: Results) -> Table:
-    """Across samples: real text first, then texts without a model, then every model at the headline's temperature.
-
-    Metrics that a plug-in added stand here too.
-    """
+    """Across samples: real text, texts without a model, then every model at the headline's temperature; by plug-ins
+    too."""
     drawn = results.where(plan=results.analysis["best_plan"], temperature=results.temperature)
     chosen = [cell for cell in results.cells if cell.steps is None or (cell in drawn and cell.steps in results.steps)]
     order = {"real": 0, "control": 1}
