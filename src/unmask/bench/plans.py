@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 from torch import Tensor
 
+from unmask.bench.plans_figure import draw_figure
 from unmask.core.errors import UserError
 from unmask.core.progress import Progress
 from unmask.core.provenance import record
@@ -158,8 +160,6 @@ def plans(
         "provenance": record(steps=list(steps), length=length, lines=lines, texts=list(texts), books=books, seed=seed),
     }
     if figure is not None:
-        from unmask.bench.plans_figure import draw_figure
-
         draw_figure(figure, rows, length)
     if json:
         print(js.dumps(report, indent=2))
@@ -179,8 +179,6 @@ def _with_progress(sources: dict[str, Iterator[Row]]) -> list[Row]:
 
 
 def _print_tables(rows: Sequence[Row], figure: Path | None) -> None:
-    from rich.console import Console
-
     console = Console(highlight=False)
     for source in dict.fromkeys(row.source for row in rows):
         mine = [row for row in rows if row.source == source and row.steps is not None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,31 +12,20 @@ if TYPE_CHECKING:
     from unmask.bench.plans import Row
 
 
-@dataclass(frozen=True)
-class Look:
-    """How a plan's line is drawn: spread plans solid and coloured, the published law black, adaptive ones dashed."""
-
-    color: str
-    marker: str
-    style: str = "-"
-    width: float = 1.5
-    label: str = ""  # in the legend, where the plan's name does not do
-
-
-LOOKS = {
-    "comb": Look("#d55e00", "o", width=2.8, label="comb (the default)"),
-    "rotation": Look("#e69f00", "P"),
-    "golden": Look("#e8b87a", "o"),
-    "van der Corput": Look("#0072b2", "s"),
-    "stride": Look("#56b4e9", "D"),
-    "dilated": Look("#009e73", "^"),
-    "iid, uniform": Look("#000000", "o", width=2.2, label="iid, uniform grid (published)"),
-    "permutation": Look("#8c8c8c", "v", label="random order, equal counts"),
-    "blocks of golden": Look("#b07aa1", "h", label="4 blocks of golden"),
-    "left to right": Look("#7a5c3e", ">", ":"),
-    "confidence": Look("#cc3399", "X", "--", label="confidence, surest first"),
-    "entropy": Look("#7b4bb7", "*", "--", label="entropy, lowest first"),
-    "threshold": Look("#cc3399", "x", ":", label="confidence with a threshold"),
+LOOKS: dict[str, dict[str, Any]] = {  # spread plans solid and coloured, the published law black, adaptive ones dashed
+    "comb": {"color": "#d55e00", "marker": "o", "linewidth": 2.8, "label": "comb (the default)"},
+    "rotation": {"color": "#e69f00", "marker": "P"},
+    "golden": {"color": "#e8b87a", "marker": "o"},
+    "van der Corput": {"color": "#0072b2", "marker": "s"},
+    "stride": {"color": "#56b4e9", "marker": "D"},
+    "dilated": {"color": "#009e73", "marker": "^"},
+    "iid, uniform": {"color": "#000000", "marker": "o", "linewidth": 2.2, "label": "iid, uniform grid (published)"},
+    "permutation": {"color": "#8c8c8c", "marker": "v", "label": "random order, equal counts"},
+    "blocks of golden": {"color": "#b07aa1", "marker": "h", "label": "4 blocks of golden"},
+    "left to right": {"color": "#7a5c3e", "marker": ">", "linestyle": ":"},
+    "confidence": {"color": "#cc3399", "marker": "X", "linestyle": "--", "label": "confidence, surest first"},
+    "entropy": {"color": "#7b4bb7", "marker": "*", "linestyle": "--", "label": "entropy, lowest first"},
+    "threshold": {"color": "#cc3399", "marker": "x", "linestyle": ":", "label": "confidence with a threshold"},
 }
 PANELS = {
     "books": ("Books", "characters of four books, a mixture of trigrams"),
@@ -59,7 +47,12 @@ def draw_figure(path: Path, rows: Sequence[Row], length: int) -> None:
         axes = figure.subplot_mosaic(PLACES, width_ratios=[1.45, 1, 1], height_ratios=[1, 1, 0.22])
         for source in PANELS:
             _panel(axes[source], [row for row in rows if row.source == source], source, length)
-        _legend(axes["legend"], rows)
+        axes["legend"].axis("off")
+        drawn = {
+            label: line for axis in axes.values() for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        keys = {"handles": drawn.values(), "labels": drawn.keys(), "loc": "center", "ncols": 4}
+        axes["legend"].legend(**keys, fontsize=10.5, handlelength=3, columnspacing=2.5)
         title = "How far the samples are from the law of the source, when the denoiser is exact"
         figure.suptitle(title, x=0.012, ha="left", fontsize=15)
         save_figure(figure, path, dpi=150)
@@ -74,14 +67,11 @@ def _panel(axis: Any, rows: Sequence[Row], source: str, length: int) -> None:
         if not line:
             continue
         forwards, error = [row.nfe for row in line], [max(row.error, floor) for row in line]
-        thick = look.width > 2
-        axis.plot(
-            forwards, error, color=look.color, marker=look.marker, linestyle=look.style, linewidth=look.width,
-            markersize=6.5 if thick else 5, zorder=4 if thick else 3, clip_on=False,
-        )  # fmt: skip
+        size, order = (6.5, 4) if "linewidth" in look else (5, 3)
+        axis.plot(forwards, error, **{"label": plan, **look}, markersize=size, zorder=order, clip_on=False)
         if not toy:
             spread = [row.standard_error or 0.0 for row in line]
-            axis.errorbar(forwards, error, yerr=spread, fmt="none", ecolor=look.color, elinewidth=1, alpha=0.6)
+            axis.errorbar(forwards, error, yerr=spread, fmt="none", ecolor=look["color"], elinewidth=1, alpha=0.6)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     ticks = [1, 2, 3, 4, 5, 6, 8] if toy else [2, 4, 8, 16, 32, 64]
@@ -99,16 +89,3 @@ def _panel(axis: Any, rows: Sequence[Row], source: str, length: int) -> None:
     axis.text(0, 1.015, note, transform=axis.transAxes, color=FADED, va="bottom")
     axis.set_xlabel("forwards a line (NFE)")
     axis.set_ylabel("KL(p ‖ Q), nats a line" if toy else "KL given the plan, nats a character")
-
-
-def _legend(axis: Any, rows: Sequence[Row]) -> None:
-    """Along the foot, of what is drawn."""
-    from matplotlib.lines import Line2D
-
-    axis.axis("off")
-    handles = [
-        Line2D([], [], color=a.color, marker=a.marker, linestyle=a.style, linewidth=a.width, label=a.label or plan)
-        for plan, a in LOOKS.items()
-        if any(row.plan.startswith(plan) for row in rows)
-    ]
-    axis.legend(handles=handles, loc="center", ncols=4, fontsize=10.5, handlelength=3, columnspacing=2.5)
