@@ -208,16 +208,14 @@ def _words(lines: list[Row], random: bool) -> list[str]:
         sentence = f"batch {row['batch']}, {row['steps']} steps: {row['over_without']:.2f}x the step without the head"
         if row["batch"] in rivals:
             sentence += f", {rivals[row['batch']] / row['seconds']:.1f}x the speed of the causal model"
-        if "nats" in row:
-            sentence += _gain_in_words(row["less_at_equal_seconds"])
+        if "nats" in row and row["less_at_equal_seconds"]:
+            value, low, high = row["less_at_equal_seconds"]
+            sentence += (
+                f"; less the model alone at equal seconds: {value:+.3f} nats a token ({low:+.3f} to {high:+.3f})"
+            )
+        elif "nats" in row:
+            sentence += "; slower than all that was timed without it: give more --steps"
         words.append(sentence)
     if random:
         words.append("random weights: a trained head needs another number of rounds (--model RUN)")
     return words
-
-
-def _gain_in_words(less: list[float] | None) -> str:
-    if less is None:
-        return "; slower than all that was timed without it: give more --steps"
-    value, low, high = less
-    return f"; less the model alone at equal seconds: {value:+.3f} nats a token ({low:+.3f} to {high:+.3f})"

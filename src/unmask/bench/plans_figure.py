@@ -48,11 +48,8 @@ def draw_figure(path: Path, rows: Sequence[Row], length: int) -> None:
         for source in PANELS:
             _panel(axes[source], [row for row in rows if row.source == source], source, length)
         axes["legend"].axis("off")
-        drawn = {
-            label: line for axis in axes.values() for line, label in zip(*axis.get_legend_handles_labels(), strict=True)
-        }
-        keys = {"handles": drawn.values(), "labels": drawn.keys(), "loc": "center", "ncols": 4}
-        axes["legend"].legend(**keys, fontsize=10.5, handlelength=3, columnspacing=2.5)
+        look = {"loc": "center", "ncols": 4, "fontsize": 10.5, "handlelength": 3, "columnspacing": 2.5}
+        axes["legend"].legend(*axes["books"].get_legend_handles_labels(), **look)
         title = "How far the samples are from the law of the source, when the denoiser is exact"
         figure.suptitle(title, x=0.012, ha="left", fontsize=15)
         save_figure(figure, path, dpi=150)

@@ -111,7 +111,9 @@ def _training(provenance: Mapping[str, Any], dtype: torch.dtype, weights: str) -
     if (distillation := provenance.get("distillation")) is not None:
         teacher = (config.get("facts") or {}).get("teacher") or {}
         yield "distilled", f"from {teacher.get('source', 'a teacher')} by {distillation['method']}"
-        yield "rounds", f"{distillation['round']} of {distillation['round_steps']:,} steps, {_settings(distillation)}"
+        settings = [f"{name} {distillation[name]:.4g}" for name in ("delta", "tau") if name in distillation]
+        each = f"the last with {' and '.join(settings)}" if settings else "all alike"
+        yield "rounds", f"{distillation['round']} of {distillation['round_steps']:,} steps, {each}"
     elif "objective" in config:
         yield "objective", config["objective"]["name"]
     if isinstance(start := (config.get("facts") or {}).get("from"), Mapping):
@@ -134,9 +136,3 @@ def _training(provenance: Mapping[str, Any], dtype: torch.dtype, weights: str) -
         commit, _, changes = str(provenance["revision"] or "an installed package").partition("+")
         code = f"unmask {provenance['unmask']} ({commit[:20]}{' with ' if changes else ''}{changes})"
         yield "made", f"by {code}, torch {provenance['torch']}, on {provenance['device']}, {provenance['time'][:10]}"
-
-
-def _settings(distillation: Mapping[str, Any]) -> str:
-    """The settings of the last round, where the method has any."""
-    found = [f"{name} {distillation[name]:.4g}" for name in ("delta", "tau") if name in distillation]
-    return f"the last with {' and '.join(found)}" if found else "all alike"

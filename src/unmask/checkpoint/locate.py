@@ -21,7 +21,8 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
     if path.exists():
         if revision is not None:
             raise UserError(f"revision={revision!r} belongs to a hub name, and {name!r} is a path: leave it out")
-        return _inside(path)
+        inside = path / "checkpoint"  # of a run's folder
+        return inside if path.is_dir() and not (path / "config.json").exists() and inside.is_dir() else path
     if revision is None and name in bundled():
         return bundled()[name]
     is_local = revision is None and path.parent != Path(".") and path.parent.is_dir()
@@ -32,10 +33,3 @@ def locate(source: str | Path, revision: str | None = None) -> Path:
         f"no checkpoint {name!r}: {suggestion(name, names)}give a folder, a Lightning .ckpt file, a hub name "
         f"(owner/name) or a bundled name ({', '.join(names) or 'none is bundled'})"
     )
-
-
-def _inside(path: Path) -> Path:
-    """A run's folder holds its checkpoint in `checkpoint/`."""
-    if path.is_dir() and not (path / "config.json").exists() and (path / "checkpoint").is_dir():
-        return path / "checkpoint"
-    return path

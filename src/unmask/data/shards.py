@@ -89,15 +89,6 @@ class Shard:
     tokens: int
     sha256: str
 
-    def verify(self) -> None:
-        if sha256_file(self.path) != self.sha256:
-            raise damaged(self.path, "its sha256 is not the index's")
-
-
-def _shard(folder: Path, said: dict[str, Any]) -> Shard:
-    file = os.fsdecode(os.fsencode(said["file"]))  # a text that can be a file's name
-    return Shard(folder / file, int(said["tokens"]), str(said["sha256"]))
-
 
 class ShardSet:
     """A prepared corpus: `index` is the content of index.json, `shards` the files of each split.
@@ -109,9 +100,12 @@ class ShardSet:
         about = index["tokenizer"]
         self.tokenizer_hash, self._tokenizer_name = str(about["hash"]), f"{about['name']}"
         self._tokenizer_path = folder / os.fsdecode(os.fsencode(about["file"]))
-        self.shards = {
-            split: [_shard(folder, one) for one in found["shards"]] for split, found in index["splits"].items()
-        }
+
+        def shard(said: dict[str, Any]) -> Shard:
+            file = os.fsdecode(os.fsencode(said["file"]))  # a text that can be a file's name
+            return Shard(folder / file, int(said["tokens"]), str(said["sha256"]))
+
+        self.shards = {split: [*map(shard, found["shards"])] for split, found in index["splits"].items()}
         self.counts = {
             split: {what: int(found[what]) for what in ("tokens", "documents", "text_bytes")}
             for split, found in index["splits"].items()
@@ -152,7 +146,8 @@ class ShardSet:
         only the hash tells, for about a second a GB at every start of a run."""
         if split not in self._verified:
             for shard in self._split(split):
-                shard.verify()
+                if sha256_file(shard.path) != shard.sha256:
+                    raise damaged(shard.path, "its sha256 is not the index's")
             self._verified.add(split)
 
     def tokenizer(self) -> Tokenizer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -124,12 +125,11 @@ def _energy_distance(texts: Texts, judge: Judge, real: Texts, seed: int) -> Scor
 @register_metric("gradient")
 def _gradient(texts: Texts, judge: Judge, real: Texts, seed: int) -> dict[str, Score]:
     """The first moment as a squared distance, the second less real text's: both 0 where the laws are equal."""
-    ours = _once(texts, ("gradients", judge.id), lambda: gradients(judge, texts))
-    theirs = _once(real, ("gradients", judge.id), lambda: gradients(judge, real))
-    square, of_real = Ratio.mean(ours.second_N), Ratio.mean(theirs.second_N).together(real.cluster_T)
+    ours, theirs = (_once(one, ("gradients", judge.id), partial(gradients, judge, one)) for one in (texts, real))
+    square, of_real = Ratio.mean(ours[1]).together(texts.cluster_T), Ratio.mean(theirs[1]).together(real.cluster_T)
     return {
-        "gradient_1": mean_distance(ours.first_NV, theirs.first_NV, real.cluster_T, seed=seed),
-        "gradient_2": difference(square.together(texts.cluster_T), of_real, "", {}, paired=False, seed=seed),
+        "gradient_1": mean_distance(ours[0], theirs[0], real.cluster_T, seed=seed),
+        "gradient_2": difference(square, of_real, "", {}, paired=False, seed=seed),
     }
 
 

@@ -68,7 +68,8 @@ class Answer:
             self.text, self.reason = text, self.reason or "length"
         else:
             safe = text.rstrip(BROKEN)
-            safe = safe[: len(safe) - _begun(safe, self.stops)]
+            begun = [size for stop in self.stops for size in range(1, len(stop)) if safe.endswith(stop[:size])]
+            safe = safe[: len(safe) - max(begun, default=0)]  # its end may be the beginning of a stop string
             if len(safe) > len(self.text):
                 self.text = safe
 
@@ -80,12 +81,6 @@ class Answer:
     def changes(self, first: int, last: int) -> list[Change]:
         """Of the tokens from one number to another, with their laws."""
         return [self.drawn[self.start + number] for number in range(first, last)]
-
-
-def _begun(text: str, stops: Sequence[str]) -> int:
-    """How many characters at the end may be the beginning of a stop string."""
-    sizes = (size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size]))
-    return max(sizes, default=0)
 
 
 async def written(texts: Texts, answers: Sequence[Answer]) -> AsyncIterator[tuple[int, str]]:

@@ -34,17 +34,14 @@ def total(log_q: list[float]) -> float | None:
     return finite(math.fsum(log_q)) if all(map(math.isfinite, log_q)) else None
 
 
-def _steps(task: Task) -> int:
-    """The steps of a text, at most: a plan that goes by a threshold may take one for each blank."""
-    return int((task.given_L < 0).sum()) if by_threshold(task.how.plan) else task.how.grid.steps
-
-
 async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[str]:
     tokenizer, given = task.how.checkpoint.tokenizer, task.given_L.tolist()
+    # at most: a plan that goes by a threshold may take a step for each blank
+    steps = int((task.given_L < 0).sum()) if by_threshold(task.how.plan) else task.how.grid.steps
     yield message({
         "type": "start", "length": len(given), "tokens": [None if token < 0 else token for token in given],
         "texts": [None if token < 0 else piece(tokenizer, token) for token in given],
-        "given": [token >= 0 for token in given], "steps": _steps(task),
+        "given": [token >= 0 for token in given], "steps": steps,
         "plan": task.how.plan.name, "model": name,
     })  # fmt: skip
     try:

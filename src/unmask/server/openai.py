@@ -88,17 +88,13 @@ class ChatRequest(OpenAIRequest):
 def completion_tasks(body: CompletionRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
     """A task for every choice: choice i is sample i of a call of `sample` with this seed."""
     tokenizer = tokenizer_of(checkpoint)
-    prompts: Sequence[str | list[int]] = [body.prompt] if isinstance(body.prompt, str) else _several(body.prompt)
+    if body.prompt == []:
+        raise UserError("prompt is an empty list: give a text, or several")
+    one = isinstance(body.prompt, str) or isinstance(body.prompt[0], int)  # a list of numbers is one prompt
+    prompts: Sequence[Any] = [body.prompt] if one else body.prompt
     tail = tokenizer.encode(body.suffix) if body.suffix else []
     heads = [tokenizer.encode(one) if isinstance(one, str) else one for one in prompts]
     return _tasks(body, checkpoint, limits, heads, tail, body.max_tokens, body.logprobs or 0)
-
-
-def _several(given: Sequence[Any]) -> Sequence[str | list[int]]:
-    """Several prompts; a list of numbers is one."""
-    if not given:
-        raise UserError("prompt is an empty list: give a text, or several")
-    return [list(given)] if isinstance(given[0], int) else given
 
 
 def chat_tasks(body: ChatRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:

@@ -99,10 +99,13 @@ def evaluate(
         drawn = job.design.make(maker)
         given = controls + [maker.given(name, texts) for name, texts in job.files.items()]
         bounds, missing = ([], []) if job.scored is None else job.design.make_bounds(maker, job.scored)
+        models_of = {entry.name: entry.about() for entry in job.design.entries}
+        models_of |= {
+            cell.model: {"role": GIVEN.get(cell.model, TEXTS), "sha256": None, "provenance": {}} for cell in given
+        }
         how = {"max_new": max_new, "block_size": block_size, "thresholds": thresholds, "cache": cache}
         results = Results(
-            models={entry.name: entry.about() for entry in job.design.entries} | _about_given(given),
-            cells=drawn + given, bounds=bounds, settings=_settings(study, job),
+            models=models_of, cells=drawn + given, bounds=bounds, settings=_settings(study, job),
             judge=None if job.measure.judge is None else job.measure.judge.record(),
             notes=[*job.notes, *_untimed(drawn), *_missing_scores(drawn), *missing],
             provenance=provenance.record(ranks.device, processes=ranks.world),
@@ -166,11 +169,6 @@ def _answers(job: _Job, path: Path, study: Study, report: Progress, **how: Any) 
     masked = {entry.name: entry.checkpoint for entry in job.design.entries}
     how |= {name: getattr(study, name) for name in ("steps", "seed", "device", "precision", "compile", "batch")}
     return ask_models(masked, path, report=report, **how)
-
-
-def _about_given(cells: Sequence[Cell]) -> dict[str, Json]:
-    """What `Results.models` says of texts that no model drew here."""
-    return {cell.model: {"role": GIVEN.get(cell.model, TEXTS), "sha256": None, "provenance": {}} for cell in cells}
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------

@@ -198,7 +198,14 @@ def fit_on(
         fits = [_Fit(body, own, one, schedule, texts_TL, steps, seed, rows, ranks) for one in candidates]
         tried = len(fits) * (len(fits) > 1)
         views = half * (levels + steps * tried) + (T - half) * steps * (1 + len(RIVALS))
-        advance = _counted(progress, ranks.world, views)
+        done = 0
+
+        def advance(more: int) -> None:
+            nonlocal done
+            done += more * ranks.world  # as if the others were as far
+            if progress:
+                progress(min(done, views), views)
+
         rank = make_grid("rank", steps)
         nats = [float(fit.forced(rank, range(half), advance).nats_T.mean()) for fit in fits[:tried]]
         fit = fits[nats.index(min(nats))] if nats else fits[0]
@@ -248,20 +255,6 @@ def _one_order(plan: Plan) -> Locked | LeftToRight:
         return plan
     why = f"a grid cannot be fitted for {plan.name!r}, whose order of positions is not known beforehand"
     raise UserError(f"{why}: take a locked plan such as golden or iid, or left_to_right")
-
-
-def _counted(progress: Progress | None, world: int, total: int) -> Advance | None:
-    """This process's views, counted as if the others were as far."""
-    if progress is None:
-        return None
-    done = 0
-
-    def advance(views: int) -> None:
-        nonlocal done
-        done += views
-        progress(min(done * world, total), total)
-
-    return advance
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ beside the undistilled teacher, as it is and at the temperature that is the prod
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,8 @@ def round_table(
         return {"name": name, "temperature": temperature, **numbers, "round": about}
 
     rows, sharpest = [row("teacher", teacher, 1.0, _first_elbo(out), None)], 1.0
-    for number, student in _students(out):
+    for number in sorted(int(path.name) for path in (out / "rounds").glob("*") if path.name.isdigit()):
+        student = load(out / "rounds" / str(number))
         about = student.provenance
         rows.append(row(f"round {number}", student, 1.0, about["score"], about["distillation"]))
         sharpest = about["distillation"]["tau_product"]
@@ -50,12 +50,6 @@ def round_table(
         read_by = judge.record() | {"protocol": PROTOCOL} if judge else None
         settings = record(ranks.device, samples=samples, steps=steps, **how, seed=seed, judge=read_by)
         ranks.on_first(lambda: write_json(out / "rounds.json", {**settings, "rows": rows}))
-
-
-def _students(out: Path) -> Iterator[tuple[int, Checkpoint]]:
-    folders = {int(path.name): path for path in (out / "rounds").glob("*") if path.name.isdigit()}
-    for number in sorted(folders):
-        yield number, load(folders[number])
 
 
 def _first_elbo(out: Path) -> dict[str, Any] | None:

@@ -36,7 +36,7 @@ def write_report(results: Results, folder: Path) -> Path:
         "palettes": (plots.LIGHT, plots.DARK),
         "tables": _tables(results),
         "samples": _samples(results),
-        "models": _models(results),
+        "models": tables.models(results),
         "used": json.dumps(used, indent=2, ensure_ascii=False, default=str),
     }
     for name in ("report.md", "report.html"):
@@ -60,9 +60,3 @@ def _samples(results: Results) -> dict[str, list[Cell]]:
     cells_under["real text and other texts"] = given[:3]
     with_texts = {heading: [cell for cell in cells if cell.samples] for heading, cells in cells_under.items()}
     return {heading: cells for heading, cells in with_texts.items() if cells}
-
-
-def _models(results: Results) -> tables.Table:
-    rows = [[name, about["role"], str(about["sha256"] or "–")[:16]] for name, about in results.models.items()]
-    note = "results.json beside this page holds every cell with its own record."
-    return tables.Table("Provenance", ["model", "role", "sha256 of the weights"], rows, note)

@@ -48,6 +48,12 @@ def questions(results: Results) -> Table:
     return Table(f"{count} questions, exact match of the number after ####", head, rows, note)
 
 
+def models(results: Results) -> Table:
+    rows = [[name, about["role"], str(about["sha256"] or NONE)[:16]] for name, about in results.models.items()]
+    note = "results.json beside this page holds every cell with its own record."
+    return Table("Provenance", ["model", "role", "sha256 of the weights"], rows, note)
+
+
 def main_table(results: Results) -> Table:
     """The judge's nats a byte, beneath them the own entropy and Gen PPL, for every model, plan and number of steps, of
     the teacher also at its temperatures and cuts. Texts without steps have one number, in the first column."""
