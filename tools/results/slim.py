@@ -37,8 +37,8 @@ MACHINE = ("unmask", "revision", "torch", "python", "device", "time", "processes
 
 
 def slim(sources: Sequence[str | Path], target: Path) -> int:
-    """Write what is to be kept of one or several files of one kind; returns its size in bytes. Of NAME=PATH the model
-    that is called `teacher` there is called NAME: so several studies of one model go together."""
+    """Write what is to be kept of files of one kind, the model `teacher` of NAME=PATH as NAME; returns its size in
+    bytes."""
     named = [named_source(source) for source in sources]
     files = [path for _, path in named]
     for path in files:

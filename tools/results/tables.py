@@ -118,8 +118,7 @@ def _copies(runs: Runs, plan: str, steps: int) -> Json:
 
 
 def worst(runs: Runs, plan: str, steps: int) -> tuple[float, int, int]:
-    """The least share of texts right at a lag, that lag, and how many lags are copied less often than by iid: by more
-    than three standard errors of the difference."""
+    """The least share of texts right, at which lag, and at how many iid is better by more than 3 standard errors."""
     cell, iid = _copies(runs, plan, steps), _copies(runs, "iid", steps)
     right = cell["right"]
     both = zip(right, cell["stderr"], iid["right"], iid["stderr"], strict=True)

@@ -150,8 +150,7 @@ def _steps(checkpoint: Checkpoint, ready: Ready, plan: str, N: int, B: int, repe
 def _likelihoods(
     checkpoint: Checkpoint, lines: list[Row], plan: str, data: str, texts: int, device: str, compile: bool
 ) -> None:
-    """The N-step NELBO of every line without a head and with Gumbel noise; and the latter less the model alone at equal
-    seconds, paired over texts."""
+    """The N-step NELBO of every line without a head and with Gumbel noise, and what the head gains at equal seconds."""
     assert checkpoint.tokenizer is not None
     shown = held_out(data, checkpoint.tokenizer, checkpoint.model.length, count=texts)
     laws = {"no head": Factorised(), "head, gumbel": checkpoint.step_law}
@@ -174,8 +173,8 @@ def _likelihoods(
 
 
 def at_seconds(points: Iterable[tuple[float, Ratio]], seconds: float) -> Ratio | None:
-    """A NELBO at so many seconds, text by text: on the line over their logarithm between two numbers of steps; None
-    beyond all of them."""
+    """A NELBO at so many seconds, text by text, linear in their logarithm between two points; None beyond all of
+    them."""
     known = sorted(points, key=lambda point: point[0])
     for (before, a), (after, b) in pairwise(known):
         if before <= seconds <= after:

@@ -159,8 +159,8 @@ def stepped(
 
 
 def reading(bench: Bench) -> Contender:
-    """What a step multiplies with is read once: all weights but the table of embeddings, of which it takes a row a
-    token. By the rate of a large copy, what it reads and what it writes."""
+    """All weights but the table of embeddings, read once, by the rate of a large copy: what it reads and what it
+    writes."""
     skipped = bench.model.model.embed_tokens.weight
     weights = sum(value.nbytes for value in bench.model.parameters() if value is not skipped)
     size = 2**32 if bench.cuda else 2**24

@@ -23,8 +23,7 @@ def lora_step(
     base: Any, place: torch.device, *, length: int = 1024, batch: int = 4, recompute: bool = False, repeats: int = 3,
     rank: int = 32,
 ) -> Row:  # fmt: skip
-    """Tokens a second and peak memory of whole optimiser steps of a student that adapts `base`, whose weights are
-    shared with the teacher (the adapter off). On a GPU under autocast to bf16."""
+    """Tokens a second and peak memory of optimiser steps of a student that adapts `base`, which is its teacher too."""
     adapted = with_adapter(base, Lora(True, rank), "base", 0)
     objective = MCD(adapted)
     trainer = Trainer(warmup=0, recompute=recompute, tensorboard=False, progress=False)

@@ -1,5 +1,4 @@
-"""Contenders timed in turn, round after round, so that a disturbed host bends no ratio between them: a ratio is the
-median of those within each round."""
+"""Contenders timed in turn, round after round: ratios are taken within each, so that a disturbed host bends none."""
 
 from __future__ import annotations
 

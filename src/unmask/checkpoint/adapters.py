@@ -1,5 +1,5 @@
-"""Adapters on disk, in peft's own format. Ours have our config.json beside them, which names the base by a fingerprint
-of its weights; the base of one that peft wrote is checked by names and shapes."""
+"""Adapters on disk, in peft's own format; ours have our config.json beside them, which names the base by its
+weights."""
 
 from __future__ import annotations
 

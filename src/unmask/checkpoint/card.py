@@ -1,5 +1,4 @@
-"""What goes with a checkpoint that is given away: a model card, whose numbers come from the checkpoint itself, and a
-provenance without the paths of one machine."""
+"""A model card, whose numbers come from the checkpoint itself, and a provenance without the paths of one machine."""
 
 from __future__ import annotations
 
@@ -66,8 +65,8 @@ def write_card(
     checkpoint: Checkpoint, folder: Path, *, about: str, licence: str | None, weights: Literal["ema", "raw"] = "ema",
     dtype: torch.dtype | None = None, name: str | None = None,
 ) -> None:  # fmt: skip
-    """The card of the checkpoint whose `weights` were written to `folder` in `dtype` (default: as they are), and which
-    others load as `name` (default: the folder's)."""
+    """The card of the checkpoint whose `weights` were written to `folder` in `dtype`, and which others load as
+    `name`."""
     dtype = dtype or next(plain(checkpoint.model).parameters()).dtype
     causal, length = is_causal(plain(checkpoint.model)), checkpoint.model.length
     facts = {**dict(_model(checkpoint, dtype)), **dict(_training(checkpoint.provenance, dtype, weights))}

@@ -1,5 +1,4 @@
-"""Hub names (`owner/name`) to a local snapshot folder: configs, safetensors and tokenizers, never a pickle, never
-code."""
+"""Hub names (`owner/name`) to a local snapshot folder: configs, safetensors, tokenizers; never a pickle, never code."""
 
 from __future__ import annotations
 

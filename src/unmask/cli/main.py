@@ -1,5 +1,5 @@
-"""The command `unmask`: runs a verb, which is imported only then, and turns a user's mistake, or too little memory,
-into one line and exit code 2."""
+"""The command `unmask`: runs a verb, imported only then; a user's mistake, or too little memory, is one line and code
+2."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class _Help(argparse.HelpFormatter):
 
 
 class CommandLine:
-    """The command line of one verb: `program` is what the user types, `positional` parameters need no flag, `machine`
-    gives it --threads, `plugins` gives it --plugin."""
+    """The command line of one verb: `positional` parameters need no flag, `machine` gives --threads, `plugins`
+    --plugin."""
 
     def __init__(
         self, function: Callable[..., Any], program: str, present: Callable[..., Any] | None = None, *,

@@ -89,8 +89,7 @@ def present(
 
 
 class _Audience:
-    """Everybody who looks on while samples are made, and how long it took without them; only on the first process.
-    Texts are printed as they come, but under --watch, which has the terminal to itself, at the end."""
+    """Everybody who looks on while samples are made, and how long it took without them; only on the first process."""
 
     def __init__(self, checkpoint: Checkpoint, n: int, watch: bool, *, film: bool, printer: Printer | None) -> None:
         here = is_first()

@@ -59,8 +59,8 @@ def json_line(**content: Any) -> str:
 
 
 class Printer:
-    """Prints texts to stdout in their order; batches may come in another one, and some of them twice. `lines` gives the
-    lines of a row, which is sample number i; one that waits prints nothing before all are done."""
+    """Prints the `lines` of samples to stdout in their order, whatever that of batches; one that waits does so at the
+    end."""
 
     def __init__(self, lines: Callable[[Samples, int, int], Iterator[str]], waits: bool = False) -> None:
         self._lines, self._waits = lines, waits

@@ -1,5 +1,4 @@
-"""What stands beside a tokenizer.json: special tokens, what ends an answer, and the chat template, which is rendered in
-jinja's sandbox and runs no code."""
+"""What stands beside a tokenizer.json: special tokens, what ends an answer, the chat template (in jinja's sandbox)."""
 
 from __future__ import annotations
 

@@ -91,8 +91,7 @@ class Shard:
 
 
 class ShardSet:
-    """A prepared corpus: `index` is the content of index.json, `shards` the files of each split.
-    `ShardSet.open(folder)` checks that every shard is there in its full size."""
+    """A prepared corpus: `index` is the content of index.json, `shards` the files of each split."""
 
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder, self.index = folder, index

@@ -1,5 +1,4 @@
-"""Where what is costly is kept: the folder of fetched judges, and a small database of what judges said, found again by
-a hash of the judge, of how it reads and of the text."""
+"""Where what is costly is kept: the folder of fetched judges, and a small database of what judges said."""
 
 from __future__ import annotations
 

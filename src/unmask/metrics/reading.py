@@ -151,8 +151,7 @@ def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], rea
 
 
 def _batches(judge: Judge, every: Sequence[_Window]) -> Iterator[list[_Window]]:
-    """Windows that go through together: a bound on the table of logits, 2 GiB of float32 on a GPU, 128 MiB
-    elsewhere."""
+    """Windows that go through together: at most 2 GiB of float32 logits on a GPU, 128 MiB elsewhere."""
     budget = 2**29 if judge.device.type == "cuda" else 2**25
     most = max((window.end - window.start for window in every), default=1)
     size = max(1, budget // (judge.states * most))

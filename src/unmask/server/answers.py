@@ -1,5 +1,4 @@
-"""The beginning of an answer that is settled, up to the first blank, as text: what a stream may send, and where an
-answer ends. What may still become part of a stop string or of a character is held back."""
+"""The settled beginning of an answer, as text: what a stream may send, and where an answer ends."""
 
 from __future__ import annotations
 

@@ -120,8 +120,8 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
 
 
 def _controls(results: Results, teacher: str, plan: str, steps: int) -> dict[str, list[Cell]]:
-    """The teacher's paths in so many steps, the highest entropy first: by temperature, and by top-p at the headline's
-    temperature."""
+    """The teacher's paths in so many steps, the highest entropy first: by temperature, and by top-p at the
+    headline's."""
     at = {"model": teacher, "plan": plan, "steps": steps}
     cells = [cell for cell in results.cells if cell.comparable and all(getattr(cell, k) == v for k, v in at.items())]
     heated = sorted((cell for cell in cells if cell.top_p == 1), key=lambda cell: -(cell.temperature or 0))

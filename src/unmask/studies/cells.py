@@ -197,8 +197,7 @@ class CellMaker:
         return {name: getattr(self.study, name) for name in ("seed", "batch", "device", "precision")}
 
     def _timing(self, spec: CellSpec) -> Json:
-        """What the seconds of a cell belong to. It moves a text by rounding only (the same noise, the same law), so it
-        names no cell; a causal model is never compiled."""
+        """What the seconds of a cell belong to. It moves a text by rounding only, so it names no cell."""
         compiled, machine = self.study.compile and spec.plan is not None, provenance.device_name(self.ranks.device)
         return {"compile": compiled, "batch": self.study.batch, "processes": self.ranks.world, "device": machine}
 

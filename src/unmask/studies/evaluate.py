@@ -1,5 +1,4 @@
-"""`evaluate`: models at every plan, number of steps and temperature, held-out likelihood, controls, and what they
-say."""
+"""`evaluate`: models at every plan, number of steps and temperature, likelihood, controls, and what they say."""
 
 from __future__ import annotations
 

@@ -63,8 +63,7 @@ class DiffusionLM(LM):
     # -- likelihoods ---------------------------------------------------------------------------------------------
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Of each continuation: its bound, and whether it is what is written at temperature 0, the surest token first,
-        one a step."""
+        """Of each continuation: its bound, and whether it is what is written at temperature 0, one token a step."""
         likelihoods, machine = [], {name: self.how[name] for name in ("device", "precision")}
         for request in requests:
             context, continuation = self._pair(*request.args)

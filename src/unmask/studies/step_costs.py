@@ -64,8 +64,7 @@ def forward_only(nll_AB: Tensor) -> Tensor:
 
 
 def shortest_paths(cost_AB: Tensor, steps: int) -> list[Edges]:
-    """The cheapest path from level 0 to level M with n edges, n = 1 .. steps: best_n(b) = min over a of best_{n-1}(a) +
-    cost(a, b)."""
+    """The cheapest path with n edges, n = 1 .. steps: best_n(b) = min over a of best_{n-1}(a) + cost(a, b)."""
     best_B, parents, paths = cost_AB[0], [], []
     for n in range(1, steps + 1):
         if n > 1:

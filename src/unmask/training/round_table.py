@@ -1,5 +1,4 @@
-"""What the rounds of a run came to: for the student of each, what it writes in a few steps, and its held-out ELBO,
-beside the undistilled teacher, as it is and at the temperature that is the product of tau."""
+"""What the rounds of a run came to: what each student writes in a few steps, its ELBO, and the teacher beside them."""
 
 from __future__ import annotations
 

@@ -121,8 +121,8 @@ def _seal(filling: Path, path: Path, tensors: Mapping[str, Tensor], facts: dict[
 
 
 def load_state(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks, cure: str) -> dict[str, Any]:
-    """Fill tensors in place with a saved state, however many processes wrote it; returns its facts. `cure` says what to
-    do about a damaged one. All processes call this together."""
+    """Fill tensors in place with a saved state; returns its facts. `cure` is for a damaged one. For all processes
+    together."""
 
     def work() -> Any:
         with reading(path, "the training state", cure):

@@ -1,5 +1,4 @@
-"""The tables of a report, as rows of short texts: the same for the terminal, Markdown and HTML. What follows a line
-break stands beneath, in small print."""
+"""The tables of a report, as rows of short texts. What follows a line break stands beneath, in small print."""
 
 from __future__ import annotations
 
@@ -285,8 +284,7 @@ _ELSEWHERE = (
 
 
 def diversity(results: Results) -> Table:
-    """Across samples: real text, texts without a model, then every model at the headline's temperature; by plug-ins
-    too."""
+    """Across samples: real text, texts without a model, then every model at the headline's temperature."""
     drawn = results.where(plan=results.analysis["best_plan"], temperature=results.temperature)
     chosen = [cell for cell in results.cells if cell.steps is None or (cell in drawn and cell.steps in results.steps)]
     order = {"real": 0, "control": 1}

@@ -21,8 +21,7 @@ NAMES = {"temperature": "temperature", "top_p": "top-p"}
 
 
 def headline(results: Results) -> Headline:
-    """The speed-up at equal own entropy of the headline's cell; 'x faster' only where its lower end is above 1, and its
-    texts do not look wrong."""
+    """The speed-up of the headline's cell; 'x faster' only where its lower end is above 1 and its texts look right."""
     entry = results.analysis["headline"]
     if entry is None:
         return Headline("Measured, not compared", f"No speed-up is stated: {_why_none(results)}.")
