@@ -75,7 +75,6 @@ def nll_of(student: Denoiser, x0_BL: Tensor) -> Tensor:
 
 
 def _nll_at(student: Denoiser, h_ND: Tensor, token_N: Tensor) -> Tensor:
-    """-log p of tokens from features, the mask ruled out; by pieces, or it would need more memory than training.
-    """
+    """-log p of tokens from features, the mask ruled out; by pieces, or it would need more memory than training."""
     sizes = even_sizes(len(token_N), piece_size(student, h_ND.device))
     return head_loss(student, h_ND, sizes, lambda logits_CW, part: cross_entropy(logits_CW, token_N[part]))

@@ -1,17 +1,21 @@
-"""The stream of drafts: one message when it begins, one a step that changed something, one when it is done."""
+"""What texts that were asked for come back as: a stream of drafts, a message a step, or the whole text, filled in."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.plans.plan import by_threshold
 from unmask.server.engine import Change, Finished, Stepped, Task
+from unmask.server.request import InfillRequest
 from unmask.server.wait import Fault, Texts, TimedOut
 
 
@@ -71,4 +75,31 @@ def _change_json(change: Change, tokenizer: Tokenizer | None) -> dict[str, Any]:
     return {
         "position": change.position, **token_json(change.token, math.exp(change.log_prob)),
         "log_prob": finite(change.log_prob), "alternatives": [token_json(*other) for other in change.alternatives],
+    }  # fmt: skip
+
+
+async def filled(texts: Texts, body: InfillRequest, tasks: Sequence[Task]) -> dict[str, Any]:
+    done: dict[int, Finished] = {}
+    async for number, event in texts.events():
+        if isinstance(event, Finished):
+            done[number] = event
+    choices = [_choice(number, task, done[number]) for number, task in enumerate(tasks)]
+    blanks = int((tasks[0].given_L < 0).sum())
+    given, new = len(tasks[0].given_L) - blanks, blanks * len(tasks)
+    return {
+        "id": f"infill-{secrets.token_hex(12)}", "object": "infill", "created": int(time.time()), "model": body.model,
+        "choices": choices, "usage": {"prompt_tokens": given, "completion_tokens": new, "total_tokens": given + new},
+        "unmask": {"seed": tasks[0].how.seed},
+    }  # fmt: skip
+
+
+def _choice(number: int, task: Task, done: Finished) -> dict[str, Any]:
+    tokenizer, blank = task.how.checkpoint.tokenizer, (task.given_L < 0).tolist()
+    runs = [[at for at, _ in run] for is_blank, run in groupby(enumerate(blank), key=lambda one: one[1]) if is_blank]
+    return {
+        "index": number, "text": tokenizer.decode(done.tokens) if tokenizer else "", "tokens": done.tokens,
+        "blanks": [tokenizer.decode([done.tokens[at] for at in run]) if tokenizer else "" for run in runs],
+        "log_prob": total(done.log_q),
+        "log_probs": [finite(q) if new else None for q, new in zip(done.log_q, blank, strict=True)],
+        **done.counts(),
     }  # fmt: skip

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 from unmask.metrics.score import DRAWS, Ratio, bootstrap, choose_least, difference
-from unmask.studies.frontier import Interval, Resampled, at_equal_entropy, draw_cell
+from unmask.studies.frontier import Interval, Resampled, at_equal_entropy, draw_cell, gap_at, speed_up
 from unmask.studies.results import Bound, Cell, Json, Results
-from unmask.studies.speedup import gap_at, speed_up
 
 SAMENESS = ("self_bleu", "repeated_4")  # what equal entropy leaves out: compared with the teacher's beside the gap
 RANDOM_ORDER = ("permutation", "iid")

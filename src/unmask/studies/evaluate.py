@@ -25,10 +25,9 @@ from unmask.metrics.texts import Texts, of_strings, read_texts, real_text
 from unmask.metrics.texts import held_out as held_out_text
 from unmask.metrics.unmodelled import PASSAGES, UNMODELLED
 from unmask.studies.analysis import analyse
-from unmask.studies.cells import CellMaker, Progress
+from unmask.studies.cells import CellMaker, Measure, Progress, RealText
 from unmask.studies.design import Design
 from unmask.studies.entries import GIVEN, REAL, TEXTS, Entry, gather
-from unmask.studies.measure import Measure, RealText
 from unmask.studies.plans_on_grids import PlanOnGrid, fitted_for_others, plans_on_grids
 from unmask.studies.questions import ask_models
 from unmask.studies.results import PER_TEXT, Cell, Json, Results, write_results
