@@ -56,7 +56,6 @@ def _cell(ratio: Ratio | None, least: Ratio) -> str:
 
 
 def half(score: Score) -> str:
-    """A difference, and half of its 95% interval."""
     return f"{score.value:+.3f} ± {(score.high - score.low) / 2:.3f}"
 
 

@@ -72,7 +72,6 @@ def nelbo(runs: Mapping[str, Run]) -> bytes:
 
 
 def choosing(runs: Mapping[str, Run]) -> bytes:
-    """Likelihood against steps, and the worst lag of copies against steps."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -82,7 +82,6 @@ def values(
 
 
 def width(score: Sequence[float]) -> float:
-    """Half of the 95% interval."""
     return (score[2] - score[1]) / 2
 
 

@@ -61,7 +61,6 @@ def _warmed(one: Contender, floor: int, device: torch.device) -> float | None:
 
 
 def _turn(one: Contender, device: torch.device) -> float:
-    """Milliseconds a forward."""
     _go(one.loop, one.skip)
     wait(device)
     begun = time.perf_counter()

@@ -22,7 +22,6 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
 
 
 def whole_parser() -> argparse.ArgumentParser:
-    """All verbs in one parser."""
     from unmask.cli.main import BENCHES, VERBS
 
     parser = argparse.ArgumentParser("unmask")

@@ -23,8 +23,6 @@ TEXT = (str, Path)  # take any word, so they are tried last
 
 @dataclass(frozen=True)
 class Option:
-    """One value the user may give."""
-
     name: str
     annotation: Any
     default: Any = MISSING
@@ -34,7 +32,6 @@ class Option:
 
     @functools.cached_property
     def scalars(self) -> list[Any]:
-        """The types of a single value."""
         return _plain_kinds(alternatives(self.annotation))
 
     @functools.cached_property
@@ -45,7 +42,6 @@ class Option:
 
     @functools.cached_property
     def named(self) -> bool:
-        """Takes NAME=VALUE."""
         return any(_is(kind, Mapping) for kind in alternatives(self.annotation))
 
     @property
@@ -106,7 +102,6 @@ class Option:
         return pairs.items()
 
     def _value(self, word: Any) -> Any:
-        """The value of NAME=VALUE."""
         for kind in sorted(self.elements, key=lambda kind: kind in TEXT):
             if self._fits(kind, word):
                 return self._read(kind, word)
@@ -168,7 +163,6 @@ def _choices(kinds: Iterable[Any]) -> list[str]:
 
 
 def options_of(function: Callable[..., Any], positional: Sequence[str] = (), group: str = "") -> list[Option]:
-    """The options of a function: its parameters that a line of text can give."""
     signature, _, document = flattened(function)
     helps = documented(document)[1]
     found: list[Option] = []

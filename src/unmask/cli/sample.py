@@ -129,7 +129,6 @@ class _Audience:
         self.seconds -= time.perf_counter() - began
 
     def _take(self, samples: Samples, indices: list[int]) -> None:
-        """A batch is done."""
         began = time.perf_counter()
         self.done += len(indices)
         if self.bar is not None:
@@ -175,7 +174,6 @@ def _footer(samples: Samples, seconds: float, grid_name: str) -> str:
 
 
 def _rounds(record: dict[str, Any]) -> str:
-    """What a step law's head did beside the forwards of the body."""
     rounds = record["rounds"]
     return "" if rounds is None else f" and {counted(rounds['mean'], 'round')} of the head (at most {rounds['most']})"
 

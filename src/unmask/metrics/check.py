@@ -39,7 +39,6 @@ def load_check(spec: str) -> Metric:
 
 
 def _checked(function: Callable[[str], Any], text: str, spec: str) -> dict[str, float | str]:
-    """What the checker says of one text, by name."""
     try:
         result = function(text)
         several = isinstance(result, Mapping)

@@ -39,7 +39,6 @@ class Answer:
         return cls(tokenizer, start, end, stops, task.how.checkpoint.process.by_plan)
 
     def take(self, event: Stepped | Finished) -> str:
-        """What may be sent now that this is known."""
         self.nfe, before = event.nfe, self.text
         if isinstance(event, Stepped):
             self.drawn |= {change.position: change for change in event.changes}

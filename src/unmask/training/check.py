@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def check_settings(trainer: Trainer) -> None:
-    """Numbers in their ranges, names among those known."""
     least = dict.fromkeys(("steps", "batch", "log_every", "keep", "eval_batches", "micro_batch"), 1)
     least |= dict.fromkeys(("warmup", "eval_every", "save_every", "weight_decay", "clip", "beta1", "beta2", "ema"), 0)
     for name, bound in least.items():
@@ -41,7 +40,6 @@ def check_settings(trainer: Trainer) -> None:
 
 
 def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Data, ranks: Ranks) -> None:
-    """A model, an objective and data that go together, on these processes."""
     if data.length > model.length:
         raise UserError(f"sequences of {data.length} tokens are longer than the model's {model.length}: shorten them")
     mask_is_last = model.mask_id == model.vocab_size - 1  # else it is one of the tokenizer's own tokens
@@ -65,7 +63,6 @@ def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Data, ra
 
 
 def check_watched(trainer: Trainer, objective: Objective, guard: Guard | None) -> None:
-    """Rounds that last as long as the training, a guard that has something to look at."""
     if isinstance(objective, Rounds) and trainer.steps > objective.steps:
         rounds = f"{objective.curriculum.rounds} rounds of {objective.round_steps}"
         raise UserError(f"{trainer.steps} steps are more than {rounds}: take at most {objective.steps}, or more rounds")

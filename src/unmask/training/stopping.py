@@ -21,7 +21,6 @@ class Stop:
         self.signal: int | None = None
 
     def left(self, saved: str) -> KeyboardInterrupt:
-        """What to raise when everything is saved."""
         return Terminated(saved) if self.signal == signal.SIGTERM else KeyboardInterrupt(saved)
 
     @contextmanager

@@ -109,7 +109,6 @@ class Trainer:
         check_settings(self)
 
     def __repr__(self) -> str:
-        """What differs from the defaults."""
         changed = [f for f in dataclasses.fields(self) if f.init and getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in changed)})"
 

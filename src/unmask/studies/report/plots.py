@@ -62,8 +62,6 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes."""
-
     title: str
     across: str
     up: str
@@ -83,7 +81,6 @@ class Figure:
 
     @property
     def legend(self) -> list[Series]:
-        """One of each name, of those that are drawn."""
         return list({one.name: one for panel in self.panels for one in panel.series if one.points}.values())
 
 
@@ -93,7 +90,6 @@ def page_svgs(figure: Figure) -> list[str]:
 
 
 def file_svg(figure: Figure) -> str:
-    """All panels and the legend as one file."""
     return _drawn(figure.panels, figure, alone=True)
 
 

@@ -36,7 +36,6 @@ def rival(results: Results) -> Table:
 
 
 def wall_clock(results: Results) -> Table:
-    """The causal control beside students that take as long."""
     rows = [
         [
             f"{pair['ar']}\nT = {pair['temperature']:g}",
