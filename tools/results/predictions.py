@@ -180,9 +180,6 @@ def told(runs: Runs) -> Iterator[str]:
             yield f"{row}: {ABSENT} (docs/results/{needed}.json is not there)"
 
 
-# --- the uniform process, as a table ---------------------------------------------------------------------------------
-
-
 def shadows_predictions(runs: Runs) -> Table:
     """A difference of bounds is paired over texts; by its value alone it holds or fails."""
     rows = [[said, measured, word(held)] for said, measured, held in _outcomes(runs)]

@@ -108,9 +108,6 @@ def _mauve(cell: Json | None) -> str:
     return half(cell["mauve"]) if cell else NOTHING
 
 
-# --- speed -----------------------------------------------------------------------------------------------------------
-
-
 def speed_duo_sampling(runs: Runs) -> Table:
     if SAMPLING not in runs:
         return not_yet("Duo's sampling step")

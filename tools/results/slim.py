@@ -147,9 +147,6 @@ def short(said: Any) -> Any:
     return float(f"{said:.6g}") if isinstance(said, float) else said
 
 
-# --- results of `unmask evaluate` ------------------------------------------------------------------------------------
-
-
 def _results(whole: Results, machines: list[Json]) -> Json:
     seed = int(whole.settings["seed"])
     return {
@@ -242,9 +239,6 @@ def _curves(bounds: Sequence[Bound], yard: Bound, order: str, seed: int) -> list
         {"score": "nelbo", "model": model, "plan": plan, "reference": reference, "curve": curve}
         for (model, plan), curve in curves.items()
     ]
-
-
-# --- grids of `unmask fit-plan` --------------------------------------------------------------------------------------
 
 
 def _grids(files: Sequence[Path]) -> Json:

@@ -8,8 +8,6 @@ from statistics import mean
 from tools.results.form import NOTHING, PLANS, TEACHERS, Runs, Table, half, signed, values, width
 from tools.results.runs import Json, Run
 
-# --- plans -----------------------------------------------------------------------------------------------------------
-
 
 def one_token_a_step(run: Run) -> tuple[float, bool]:
     """NELBO of one token a step in random order; where it was not run, the limit that iid tends to.

@@ -14,8 +14,6 @@ from tools.results.form import NOTHING, PLANS, Runs, Table, half, not_yet, signe
 from tools.results.frontier import gap, path, temperatures
 from tools.results.runs import Json, Run
 
-# --- the gate (gate.py): what is kept of it, and what follows -------------------------------------------------------
-
 GATES = ("teacher-24m-gate", "teacher-24m-s1-gate", "teacher-24m-s2-gate")
 MOST, AIM, LESS, LEAST = 1.02, 0.98, 0.02, 1.0  # as registered
 
@@ -76,8 +74,6 @@ def teacher_gate(runs: Runs) -> Table:
     return Table(note, head, rows)
 
 
-# --- plans on the teacher, and the rival ----------------------------------------------------------------------------
-
 RACED = ("comb", "rotation", "stride", "golden", "iid")
 
 
@@ -121,8 +117,6 @@ def rival(runs: Runs) -> Table:
     )
     return Table(note, ["model", "nats a token", "nats a byte", "s a text, batch 1", "batch 64"], rows)
 
-
-# --- students beside the teacher's temperatures and top-p at equal own entropy --------------------------------------
 
 TEACHER = "students-teacher"
 NAMES = (

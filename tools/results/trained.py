@@ -167,8 +167,6 @@ def teacher_again(runs: Runs) -> Table:
     return Table(note, ["optimiser", "ELBO, nats a token", "attention entropy"], rows)
 
 
-# --- what a judge says of samples, and of texts that no model wrote --------------------------------------------------
-
 NO_MODEL = ("real text", "parrot", "period", "mirror", "phrase bank")
 
 

@@ -153,9 +153,6 @@ def _words(facts: Row, alone: int, requests: int) -> list[str]:
     ]
 
 
-# --- the clients ------------------------------------------------------------------------------------------------------
-
-
 def _in_process(engine: Engine, load: Load) -> Measured:
     """Every client submits a task and waits for its end."""
     checkpoint = load.checkpoint

@@ -112,9 +112,6 @@ def _choices(name: str) -> str:
     return f"did you mean {guess!r}? {OFFLINE}" if guess and guess != name else OFFLINE
 
 
-# --- our own ----------------------------------------------------------------------------------------------------------
-
-
 def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: Dtype) -> Judge:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     if not is_causal(model):
@@ -142,9 +139,6 @@ def vocabulary_hash(tokenizer: Tokenizer | Mapping[str, int]) -> str:
     else:
         known = dict(tokenizer)
     return hashlib.sha256(json.dumps(sorted(known.items())).encode()).hexdigest()
-
-
-# --- transformers -----------------------------------------------------------------------------------------------------
 
 
 def _unpacked(path: Path) -> Path:

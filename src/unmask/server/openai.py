@@ -123,9 +123,6 @@ def _tasks(
     return tasks
 
 
-# --- the reply -------------------------------------------------------------------------------------------------------
-
-
 class Reply:
     """The answers to one request, in OpenAI's form: whole, or bit by bit."""
 

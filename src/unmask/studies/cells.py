@@ -246,8 +246,6 @@ class CellMaker:
         self.progress(what, finished=1)
         return replace(bound, model=entry.name, plan=plan.name if plan else None)
 
-    # --- the folder ---------------------------------------------------------------------------------------------------
-
     def _load(self, kind: str, key: list[Any], read: Callable[[Json], Kept]) -> Kept | None:
         """What an earlier run finished; a file that is damaged, or that `read` cannot take, is made again."""
         path = self._path(kind, key)

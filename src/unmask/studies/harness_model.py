@@ -42,8 +42,6 @@ class DiffusionLM(LM):
         self.chatting = False
         self.bounds: list[dict[str, Any]] = []
 
-    # -- answers -------------------------------------------------------------------------------------------------
-
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         answers: list[str] = [""] * len(requests)
         alike: dict[tuple[int, float], list[int]] = {}  # requests by length and temperature
@@ -58,8 +56,6 @@ class DiffusionLM(LM):
             for i, one in zip(numbers, written.each, strict=True):
                 answers[i] = _cut(one.text, requests[i].args[1].get("until", []))
         return answers
-
-    # -- likelihoods ---------------------------------------------------------------------------------------------
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Of each continuation: its bound, and whether it is what is written at temperature 0, one token a step."""
@@ -105,8 +101,6 @@ class DiffusionLM(LM):
     def settings(self) -> dict[str, Any]:
         own = {"max_new": self.max_new, "steps": self.steps, "temperature": self.temperature, "seed": self.seed}
         return {**self.how, **own, "model": self.checkpoint.name}
-
-    # -- text ----------------------------------------------------------------------------------------------------
 
     @property
     def _length(self) -> int:

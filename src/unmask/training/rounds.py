@@ -67,8 +67,6 @@ class Rounds:
         self.round = 0  # not begun
         self._compiled = False
 
-    # -- the objective -------------------------------------------------------------------------------------------
-
     @property
     def forwards(self) -> float:
         return self.now.forwards
@@ -95,8 +93,6 @@ class Rounds:
         self._compiled = True
         self.now.compile()
 
-    # -- the rounds ----------------------------------------------------------------------------------------------
-
     @property
     def steps(self) -> int:
         return self.curriculum.rounds * self.round_steps
@@ -118,8 +114,6 @@ class Rounds:
                 self.method.teacher.rest()  # the first teacher has done its part
         if self._compiled:
             self.compile()
-
-    # -- what it says of itself ----------------------------------------------------------------------------------
 
     @property
     def tau_product(self) -> float:

@@ -50,9 +50,6 @@ def rows_here(tensor: Tensor) -> Rows:
     return Rows(local, start, start + local.shape[0])
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
-
-
 def save_state(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any], ranks: Ranks) -> None:
     """Write a state; all processes call this together. If it fails, nothing of it is left and older states stand."""
     filling = path.with_name(f".{path.name}.new-unsealed")  # one name for all processes; core.files sweeps it
@@ -114,9 +111,6 @@ def _seal(filling: Path, path: Path, tensors: Mapping[str, Tensor], facts: dict[
         write_json(filling / INDEX, index)
         sync_path(filling)
         swap_in(filling, path)
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def load_state(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks, cure: str) -> dict[str, Any]:
