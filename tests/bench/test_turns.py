@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from unmask.bench import turns
-from unmask.bench.turns import Contender, in_turns, over
+from unmask.bench.timing import Contender, in_turns, over
 
 CPU = torch.device("cpu")
 

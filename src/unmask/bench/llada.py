@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from unmask.bench.plain_llada import plain_step
-from unmask.bench.timing import Columns, Row, gib
-from unmask.bench.turns import Contender, in_turns, over
+from unmask.bench.timing import Columns, Contender, Row, gib, in_turns, over
 from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
 from unmask.core.ranks import pick_device

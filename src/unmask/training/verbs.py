@@ -34,8 +34,7 @@ from unmask.processes import Process, process_named
 from unmask.processes.schedule import schedule_named
 from unmask.training.chain import train_chain
 from unmask.training.guard import Bounds, Guard
-from unmask.training.round_table import round_table
-from unmask.training.rounds import make_rounds
+from unmask.training.rounds import make_rounds, round_table
 from unmask.training.trainer import Trainer
 
 Corpora = str | Path | Sequence[str | Path]
