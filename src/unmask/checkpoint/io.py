@@ -294,7 +294,7 @@ def _from_own(
     if weights == "raw":
         tensors |= stored_tensors(folder / FILES["raw"], kept)
     check_finite(tensors, str(folder))
-    model = assemble(family, family.config(**config["model"]), tensors, str(folder))
+    model: Any = assemble(family, family.config(**config["model"]), tensors, str(folder))
     return _chained(Checkpoint(model, process, tokenizer, provenance, law), folder, config)
 
 
@@ -380,7 +380,7 @@ def _published(
     kind = family_named(family)
     config, weights = kind.read(metadata, tensors, str(path))
     check_finite(weights, str(path))
-    model = assemble(kind, config, weights, str(path))
+    model: Any = assemble(kind, config, weights, str(path))
     if tokenizer is None and model.vocab_size == GPT2_STATES:
         tokenizer = Tokenizer.load("gpt2")
     check_mask(tokenizer, model.mask_id, path)

@@ -17,10 +17,10 @@ from unmask.core.verbs import verb
 from unmask.data.tokenizer import Tokenizer
 from unmask.inference.categorical import Law
 from unmask.metrics.cache import Store
-from unmask.metrics.check import load_check
 from unmask.metrics.gen_ppl import check_judge
 from unmask.metrics.judges import Judge, load_judge
 from unmask.metrics.mauve import LEAST, need_mauve
+from unmask.metrics.registry import load_check
 from unmask.metrics.texts import Texts, of_strings, read_texts, real_text
 from unmask.metrics.texts import held_out as held_out_text
 from unmask.metrics.unmodelled import PASSAGES, UNMODELLED

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.core.files import write_text
-from unmask.studies.report import plots, tables, timing
+from unmask.studies.report import plots, tables
 from unmask.studies.report.figures import figures
 from unmask.studies.report.words import facts, headline, meaning
 from unmask.studies.results import Cell, Results
@@ -45,8 +45,8 @@ def write_report(results: Results, folder: Path) -> Path:
 
 def _tables(results: Results) -> list[tables.Table]:
     makers = (
-        tables.main_table, timing.rival, tables.questions, tables.speed_ups, tables.two_by_two, tables.likelihood,
-        tables.one_token_a_step, tables.path_gaps, tables.diversity, timing.wall_clock, timing.speed,
+        tables.main_table, tables.rival, tables.questions, tables.speed_ups, tables.two_by_two, tables.likelihood,
+        tables.one_token_a_step, tables.path_gaps, tables.diversity, tables.wall_clock, tables.speed,
     )  # fmt: skip
     return [table for table in (make(results) for make in makers) if table.rows]
 
