@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
 from typing import Any
 
-from tools.results.form import TEACHERS
-from tools.results.runs import Run
+from tools.results.runs import TEACHERS, Runs
 from tools.results.tables import COUNTS, POCKET, RACES, best_order, one_token_a_step, rival_above, worst
 
 INK, SOFT, RULE, PAPER = "#1d2126", "#5c6470", "#e4e2db", "#fffffe"
@@ -38,7 +36,7 @@ PANELS = {
 }
 
 
-def nelbo(runs: Mapping[str, Run]) -> bytes:
+def nelbo(runs: Runs) -> bytes:
     """A panel a teacher: the bundled one, the 24M one once it was run, and the large one of seed 0."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -71,7 +69,7 @@ def nelbo(runs: Mapping[str, Run]) -> bytes:
         return svg(figure)
 
 
-def choosing(runs: Mapping[str, Run]) -> bytes:
+def choosing(runs: Runs) -> bytes:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tools.results.form import NOTHING, Runs, Table, half, not_yet, ppl
 from tools.results.frontier import gap, path
-from tools.results.runs import Json, Run
+from tools.results.runs import NOTHING, Json, Run, Runs, Table, half, not_yet, ppl
 
 NAMES = {
     "mdlm": "masked (MDLM)", "duo": "uniform (Duo)", "curriculum": "uniform after the curriculum",

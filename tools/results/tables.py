@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from statistics import mean
 
-from tools.results.form import NOTHING, PLANS, TEACHERS, Runs, Table, half, signed, values, width
-from tools.results.runs import Json, Run
+from tools.results.runs import NOTHING, PLANS, TEACHERS, Json, Run, Runs, Table, half, signed, values, width
 
 
 def one_token_a_step(run: Run) -> tuple[float, bool]:

@@ -7,12 +7,11 @@ it is kept how many texts have so many lines right.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tools.results.figure import CHOICES, STYLE, svg
-from tools.results.form import NOTHING, PLANS, Table, not_yet, values
-from tools.results.runs import Json, Run
+from tools.results.runs import NOTHING, PLANS, Json, Run, Runs, Table, not_yet, values
 
 HEADS = {"plain": "", "chain": " +", "blind": " ×"}  # and their marks in a table
 STUDENTS = {"mcd": ":", "sdtt": "-."}  # and their lines
@@ -30,7 +29,6 @@ TASKS = {  # the run, and what is right: in the figure, in a table; a run that i
     "tasks-equations": ("sums of six digits, % of lines right", "lines"),
 }
 SIGNS = "0123456789abcdefg"  # of a text in collect.py: so many of its 16 lines are right
-Runs = Mapping[str, Run]
 
 
 def kept(said: Json) -> Json:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from tools.results.form import NOTHING, PLANS, Runs, Table, half, not_yet, signed
 from tools.results.frontier import gap, path, temperatures
-from tools.results.runs import Json, Run
+from tools.results.runs import NOTHING, PLANS, Json, Run, Runs, Table, half, not_yet, signed
 
 GATES = ("teacher-24m-gate", "teacher-24m-s1-gate", "teacher-24m-s2-gate")
 MOST, AIM, LESS, LEAST = 1.02, 0.98, 0.02, 1.0  # as registered

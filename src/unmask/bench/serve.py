@@ -44,8 +44,7 @@ class Load:
 
     def alone(self, seed: int, **how: Any) -> list[int]:
         written = sample(self.checkpoint, 1, self.steps, length=self.length, seed=seed, **how)
-        tokens: list[int] = written.tokens[0].tolist()
-        return tokens
+        return written.tokens[0].tolist()
 
 
 @dataclass(frozen=True)
@@ -192,8 +191,7 @@ def _over_http(engine: Engine, load: Load) -> Measured:
             except (OSError, http.client.HTTPException, ValueError):
                 here.connection.close()  # opened again by the next request
                 return None
-            found: list[int] | None = content["choices"][0]["tokens"] if answer.status == 200 else None
-            return found
+            return content["choices"][0]["tokens"] if answer.status == 200 else None
 
         return _measure(ask, load)
 

@@ -143,8 +143,7 @@ class Tokenizer:
         return cls(inner.to_str(), f"bpe-{size}")
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -176,8 +175,7 @@ class Tokenizer:
 
     def encode_special(self, text: str) -> list[int]:
         """The tokens of a text that `spell` wrote: special ones are read as such."""
-        ids: list[int] = self._reading_specials.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._reading_specials.encode(text, add_special_tokens=False).ids
 
     @cached_property
     def _reading_specials(self) -> tokenizers.Tokenizer:
@@ -197,12 +195,10 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some tokens; ids the tokenizer does not know, such as the mask, leave nothing."""
-        text: str = self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
-        return text
+        return self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        texts: list[str] = self._inner.decode_batch(rows, skip_special_tokens=False)
-        return texts
+        return self._inner.decode_batch(rows, skip_special_tokens=False)
 
     def to_json(self) -> str:
         """The `tokenizer.json`, in the one spelling whose sha256 is `hash`."""

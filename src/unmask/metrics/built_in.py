@@ -146,8 +146,7 @@ def _pool(texts: Texts, real: Texts | None) -> Texts:
         raise Unavailable("diversity is a matter of several texts: give at least 2")
     if real is None or len(texts) <= len(real):
         return texts
-    pool: Texts = _once(texts, len(real), lambda: texts.take(len(real)))
-    return pool
+    return _once(texts, len(real), lambda: texts.take(len(real)))
 
 
 def _longest(*several: Texts) -> int:
@@ -169,5 +168,4 @@ def _at_lag(texts: Texts, real: Texts, lag: int) -> Ratio:
         symbol_V = _once(real, "symbols", lambda: diversity.frequent_tokens(real))
         return diversity.information(texts.ngrams, lag, symbol_V).together(texts.cluster_T)
 
-    found: Ratio = _once(texts, ("information", ref(real), lag), work)
-    return found
+    return _once(texts, ("information", ref(real), lag), work)

@@ -128,8 +128,7 @@ def load_state(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks, cure: st
             _fill(path, tensors, index["tensors"])
             return index["facts"]
 
-    facts: dict[str, Any] = ranks.together(work)[0]
-    return facts
+    return ranks.together(work)[0]
 
 
 def _there(path: Path) -> Path:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from unmask.studies.analysis import contenders, credited
 from unmask.studies.results import Cell, Json, Results
-from unmask.studies.analysis import contenders
-from unmask.studies.results import Cell, Results
 
 UNKNOWN = "not determined"
 NONE = "–"  # nothing was measured, or it was not bracketed
