@@ -9,6 +9,8 @@ import io
 import re
 from typing import Any
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from tools.results.runs import TEACHERS, Runs
 from tools.results.tables import COUNTS, POCKET, RACES, best_order, one_token_a_step, rival_above, worst
 
@@ -38,9 +40,6 @@ PANELS = {
 
 def nelbo(runs: Runs) -> bytes:
     """A panel a teacher: the bundled one, the 24M one once it was run, and the large one of seed 0."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     with rc_context(STYLE):
         every = {title: RACES.get(teacher, TEACHERS[teacher][0]) for title, teacher in PANELS.items()}
         panels = {title: name for title, name in every.items() if name in runs}
@@ -70,9 +69,6 @@ def nelbo(runs: Runs) -> bytes:
 
 
 def choosing(runs: Runs) -> bytes:
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     with rc_context(STYLE):
         figure: Any = Figure(figsize=(7.3, 3.2), layout="constrained")
         lost, lags = figure.subplots(1, 2)

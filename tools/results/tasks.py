@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from tools.results.figure import CHOICES, STYLE, svg
 from tools.results.runs import NOTHING, PLANS, Json, Run, Runs, Table, not_yet, values
 
@@ -224,9 +226,6 @@ def _shadow(one: Json | None) -> str:
 
 def tasks_figure(runs: Runs) -> bytes:
     """Right texts against forwards, a line a plan: full without the head, dashed with it."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     with rc_context(STYLE):
         there = {name: title for name, (title, _) in TASKS.items() if name in runs}
         figure: Any = Figure(figsize=(3.9 * len(there) + 1.6, 3.4), layout="constrained")

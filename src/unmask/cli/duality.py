@@ -17,7 +17,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from unmask.cli.duality_figure import draw_figure
 from unmask.core.errors import UserError
 from unmask.core.progress import Progress
 from unmask.core.provenance import record
@@ -143,6 +142,8 @@ def duality(
     with Progress(transient=True) as progress:
         outcomes, u_N = simulate(law, gammas, draws, seed, progress.show)
     if figure is not None:
+        from unmask.cli.duality_figure import draw_figure  # matplotlib alone takes a second
+
         draw_figure(figure, law, through_time, u_N, seed)
     report: dict[str, Any] = {
         "states": states, "schedule": schedule, "draws": draws, "seed": seed, "calibration": calibration,

@@ -164,19 +164,15 @@ def _footer(samples: Samples, seconds: float, grid_name: str) -> str:
     """One line about the run, and one before it on a grid that was fitted for another plan."""
     n, drawn, record = len(samples), int((~samples.given).sum()), samples.record
     many = f"{n} texts, " if n > 1 else ""
-    plan = _order(record)
+    plan, rounds = _order(record), record["rounds"]
+    beside = f" and {counted(rounds['mean'], 'round')} of the head (at most {rounds['most']})" if rounds else ""
     grid = record["grid"] and Grid(**record["grid"])
     note = grid and fitted_for_another(grid, plan, f"{plan}@{grid_name}")
     return (f"{note}\n" if note else "") + (
         f"{many}{counted(drawn, 'token')} in {seconds:.2f} s ({drawn / seconds:,.0f} tokens/s) · "
-        f"{counted(record['nfe'], 'forward')}{_rounds(record)}{nats(samples, [*range(n)])} · "
+        f"{counted(record['nfe'], 'forward')}{beside}{nats(samples, [*range(n)])} · "
         f"{plan}, drawn in {record['draw']} · seed {record['seed']} · {record['device']}"
     )
-
-
-def _rounds(record: dict[str, Any]) -> str:
-    rounds = record["rounds"]
-    return "" if rounds is None else f" and {counted(rounds['mean'], 'round')} of the head (at most {rounds['most']})"
 
 
 def _order(record: dict[str, Any]) -> str:

@@ -168,8 +168,9 @@ class Tokenizer:
     def spell(self, messages: Messages, *, open_answer: bool) -> str:
         """A conversation in the model's chat format, up to where its next answer begins (`open_answer`)."""
         text = render(self.specials, messages, f"the tokenizer {self.name!r}", open_answer=open_answer)
+        names = [token.content for token in self._inner.get_added_tokens_decoder().values() if token.special]
         for message in messages:  # it would be read as an end of turn, say, and a mask as a blank
-            if found := next((name for name in self._special_names if name in message["content"]), None):
+            if found := next((name for name in names if name in message["content"]), None):
                 raise UserError(f"a message holds {found!r}, a special token of this model: leave it out of the text")
         return text
 
@@ -184,10 +185,6 @@ class Tokenizer:
         inner.no_truncation()
         inner.no_padding()
         return inner
-
-    @cached_property
-    def _special_names(self) -> list[str]:
-        return [token.content for token in self._inner.get_added_tokens_decoder().values() if token.special]
 
     def is_special(self, token: int) -> bool:
         added = self._inner.get_added_tokens_decoder()
