@@ -49,9 +49,12 @@ class Tokens:
     """One split as one flat, memory-mapped stream: `tokens[a:b]` reads across shards, `len(tokens)` counts."""
 
     def __init__(self, paths: list[Path], counts: list[int], dtype: np.dtype[Any]) -> None:
-        self._paths, self._dtype = paths, dtype
-        self._maps: list[np.ndarray | None] = [None] * len(paths)
-        self._ends = np.cumsum(counts, dtype=np.int64).tolist()
+        self._dtype, self._ends = dtype, np.cumsum(counts, dtype=np.int64).tolist()
+        self._maps: list[np.ndarray] = []
+        for path in paths:
+            with os_errors("read", path):
+                # as a plain array: slices of a memmap, which are memmaps too, are slow to make
+                self._maps.append(np.asarray(np.memmap(path, dtype=dtype, mode="r")))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -64,20 +67,11 @@ class Tokens:
         while start < stop:
             first = self._ends[shard - 1] if shard else 0
             end = min(stop, self._ends[shard])
-            found.append(self._map(shard)[start - first : end - first])
+            found.append(self._maps[shard][start - first : end - first])
             start, shard = end, shard + 1
         if len(found) == 1:
             return found[0]
         return np.concatenate(found) if found else np.empty(0, self._dtype)
-
-    def _map(self, shard: int) -> np.ndarray:
-        mapped = self._maps[shard]
-        if mapped is None:
-            with os_errors("read", self._paths[shard]):
-                # as a plain array: slices of a memmap, which are memmaps too, are slow to make
-                mapped = np.asarray(np.memmap(self._paths[shard], dtype=self._dtype, mode="r"))
-            self._maps[shard] = mapped
-        return mapped
 
 
 @dataclass(frozen=True)

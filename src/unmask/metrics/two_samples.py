@@ -55,11 +55,10 @@ def _others(k_NN: Tensor) -> Tensor:
 def gradients(judge: Judge, texts: Texts) -> tuple[Tensor, Tensor]:
     """Two moments of a judge's gradient at each text, (first_NV, second_N).
 
-    Give the judge's output layer a bias b. The gradient of a token's loss -log p(x_i | x_<i) with respect to b is
-    g_i = p_i - onehot(x_i), where p_i is the judge's law: what it expected less what it got. The first moment is the
-    mean of g_i over the text's tokens, the second that of |g_i|^2 = 1 - 2 p_i(x_i) + sum_v p_i(v)^2. Where drawn texts
-    have the law of real ones, both have the mean that real text has, whatever the judge. Words that are used too often
-    move the first; text that is easier to foresee than real text lowers the second, word salad raises it.
+    Give the judge's output layer a bias b: the gradient of a token's loss with respect to it is g_i = p_i -
+    onehot(x_i), what the judge expected less what it got. The first moment is the mean of g_i over the text's tokens,
+    the second that of |g_i|^2 = 1 - 2 p_i(x_i) + sum_v p_i(v)^2. Words that are used too often move the first; text
+    that is easier to foresee than real text lowers the second, word salad raises it.
     """
     assert judge.start_id is not None, "check_judge has refused a judge without one"
     first, second = [], []
