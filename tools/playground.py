@@ -71,6 +71,7 @@ def write_sizes(folder: Path) -> None:
 
 
 def build(target: Path) -> int:
+    """The whole folder; its size in bytes."""
     with fresh_folder(target) as fresh:
         fetch_runtime(fresh)
         for source in (PAGE, SOURCES):  # its engine.js takes the place of the server's
@@ -87,6 +88,7 @@ def build(target: Path) -> int:
 
 
 def main() -> None:
+    """Build, and say how to look at it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=SITE)
     folder = parser.parse_args().folder

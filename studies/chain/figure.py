@@ -42,6 +42,7 @@ class Costs:
 
 
 def costs_of(bench: dict[str, Any], bounds: dict[tuple[str, str, int], Bound], head: str) -> list[Costs]:
+    """Times and bounds put together, batch by batch."""
     plan, found = bench["record"]["plan"], []
     for batch in dict.fromkeys(row["batch"] for row in bench["lines"]):
         rows = [row for row in bench["lines"] if row["batch"] == batch]
@@ -57,6 +58,7 @@ def costs_of(bench: dict[str, Any], bounds: dict[tuple[str, str, int], Bound], h
 
 
 def table(found: list[Costs], rival: Bound | None) -> Iterator[str]:
+    """A row a batch and number of steps."""
     yield ("| batch | N | seconds a text, no head | with it | nats/token, no head | with it | less no head at equal "
            "seconds | x the causal model's speed | less it, nats/byte |")  # fmt: skip
     yield "|" + " ---: |" * 9

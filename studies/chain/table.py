@@ -51,6 +51,7 @@ def table(found: Found, models: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def half(score: Score) -> str:
+    """A difference, and half of its 95% interval."""
     return f"{score.value:+.3f} ± {(score.high - score.low) / 2:.3f}"
 
 

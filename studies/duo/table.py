@@ -57,6 +57,7 @@ def cells(run: Path) -> Iterator[str]:
 
 
 def said(score: dict[str, Any]) -> str:
+    """A value with its standard error."""
     error = score.get("stderr")
     return f"{score['value']:.4g}" + (f" ± {error:.2g}" if error else "")
 

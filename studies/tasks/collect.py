@@ -31,12 +31,14 @@ Cell = dict[str, Any]
 
 
 def cell_at(task: str, run: Path, path: Path) -> Cell:
+    """The scores of one cell in a file of `unmask evaluate`."""
     script = "sudoku" if task.startswith("sudoku") else task
     check = load_file(str(Path(__file__).with_name(f"{script}.py"))).check
     return cell_of(task, json.loads(path.read_text(encoding="utf-8")), Tokenizer.load(run / "model"), check)
 
 
 def cell_of(task: str, said: dict[str, Any], tokenizer: Tokenizer, check: Callable[[str], dict[str, Any]]) -> Cell:
+    """The scores of one cell of texts."""
     record, log_q = said["record"], torch.tensor(said["log_q"], dtype=torch.float64)
     found = [check(text) for text in Texts(torch.tensor(said["tokens"]), tokenizer).strings]
     (main, parts), name, n = MAIN[task], NAMES[task], len(said["tokens"])

@@ -22,6 +22,7 @@ PLANS = ("confidence", "comb", "permutation", "left_to_right", "iid", "rotation"
 
 
 def solved(model: Any, puzzles: list[tuple[str, str]], plan: str, steps: int) -> dict[str, Any]:
+    """The puzzles that a plan solves in so many steps."""
     tokenizer = model.tokenizer
     spelled = [tokenizer.encode(puzzle) for puzzle, _ in puzzles]
     [blank] = tokenizer.encode("_")

@@ -29,6 +29,7 @@ def check(text: str) -> dict[str, float | str]:
 
 
 def units(size: int) -> list[list[int]]:
+    """The cells of every row, column and box."""
     box, every = 2 if size == 4 else 3, range(size)
     rows = [[r * size + c for c in every] for r in every]
     columns = [[r * size + c for r in every] for c in every]
@@ -38,6 +39,7 @@ def units(size: int) -> list[list[int]]:
 
 
 def every_small_grid() -> list[str]:
+    """All valid 4 x 4 grids."""
     rows = ["".join(row) for row in permutations("1234")]
     return [g for a in rows for b in rows for c in rows for d in rows if valid(g := a + b + c + d)]
 

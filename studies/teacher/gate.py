@@ -41,6 +41,7 @@ def shorter(texts: Texts, length: int) -> Texts:
 
 
 def nats_of(model: unmask.Checkpoint, texts: Texts, views: int) -> Tensor:
+    """The ELBO of each block in nats."""
     found = elbo(model, texts, masks=views).per_token.ratio
     assert found is not None
     return found.top_n

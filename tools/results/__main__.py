@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def pages(docs: Path) -> list[Path]:
+    """The pages that may have tables."""
     return [docs / "results.md", docs / "speed.md", docs / "chain.md", *sorted(docs.glob("studies/*.md"))]
 
 
@@ -44,6 +45,7 @@ def slim_runs(results: Path, name: str | None, paths: list[str]) -> None:
 
 
 def run_studies(results: Path, given: argparse.Namespace) -> bool:
+    """Run the commands of studies; whether all of them are done."""
     studies = read_studies(results)
     for name in given.studies:
         if name not in studies:

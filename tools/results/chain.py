@@ -20,6 +20,7 @@ MEASURED = ("chain", "cpu-chain")
 
 
 def chain(runs: Runs) -> Table:
+    """N-step NELBO of every head that was kept, beside none."""
     level = runs["plans-prose"].bound("teacher", "permutation", 256)
     assert level, "one token a step was measured"
     rows = list(_rows(runs["plans-prose"], level, "teacher"))
@@ -35,6 +36,7 @@ def chain(runs: Runs) -> Table:
 
 
 def _rows(run: Run, level: Json, model: str) -> Iterator[list[str]]:
+    """A row for each plan that a head was measured on."""
     about = run.said["models"].get(model, {})
     for plan in ("comb", "stride", "golden", "iid"):
         cells = [_above(run, level, model, plan, N) for N in COUNTS]
@@ -54,6 +56,7 @@ def _above(run: Run, level: Json, model: str, plan: str, steps: int) -> str:
 
 
 def chain_cost(runs: Runs) -> Table:
+    """A step with a trained head and without: what it takes, and what it is worth at equal seconds."""
     timed = [runs[f"{name}-bench"].said for name in MEASURED if f"{name}-bench" in runs]
     note = (
         "`unmask bench chain`, trained heads beside `pocket`: milliseconds a text, rounds a step, the time over that "
@@ -68,6 +71,7 @@ def chain_cost(runs: Runs) -> Table:
 
 
 def _costs(said: Json) -> Iterator[list[str]]:
+    """A row for each batch and number of steps with the head."""
     took = {(one["name"], one["batch"], one["steps"]): one for one in said["lines"]}
     causal = {batch: one["seconds"] for (name, batch, _), one in took.items() if name == "causal, cached"}
     for (name, batch, N), one in took.items():

@@ -172,6 +172,7 @@ OUTCOMES: dict[str, tuple[str, Callable[[Runs], Iterator[Outcome]]]] = {  # row:
 
 
 def told(runs: Runs) -> Iterator[str]:
+    """Every row whose run is there."""
     for row, (needed, ask) in OUTCOMES.items():
         if needed in runs:
             yield from [row, *(f"  {which} {word(held)}: {said}" for which, said, held in ask(runs))]
@@ -208,6 +209,7 @@ class _Paired:
         self.found = {(b.model, b.plan, b.steps): b for b in bounds_of(run, single)}
 
     def less(self, one: tuple[Any, ...], other: tuple[Any, ...]) -> list[float] | None:
+        """One bound less another, [value, low, high]."""
         if one not in self.found or other not in self.found:
             return None
         a, b = self.found[one], self.found[other]

@@ -34,6 +34,7 @@ class Job:
 
     @property
     def product(self) -> str | None:
+        """What it makes: a path."""
         return self.words[2] if self.words[0] == "convert" else self._after("--out")
 
     def needs(self, product: str) -> bool:
@@ -67,6 +68,7 @@ class Job:
 
     @property
     def name(self) -> str:
+        """Of its log."""
         return re.sub(r"[^\w.-]+", "_", self.product or str(self))[-80:]
 
 

@@ -27,6 +27,7 @@ class Study:
 
 
 def read_studies(folder: Path) -> dict[str, Study]:
+    """The studies of studies.yaml by name."""
     path = folder / "studies.yaml"
     with os_errors("read", path):
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -64,6 +65,7 @@ class Run:
         return next(_where(self.said.get("likelihood", []), {"model": model, "plan": plan, "steps": steps}), None)
 
     def nats(self, model: str, plan: str, steps: int) -> float | None:
+        """The N-step NELBO itself, in nats a token."""
         found = self.bound(model, plan, steps)
         return found["per_token"][0] if found else None
 

@@ -29,6 +29,7 @@ def _drawn(found: Sequence[Json]) -> list[tuple[str, str]]:
 
 
 def shadows_bounds(runs: Runs) -> Table:
+    """N-step NELBOs of all models."""
     if STUDY not in runs:
         return not_yet(TEXT)
     run = runs[STUDY]
@@ -60,11 +61,13 @@ def _by_steps(runs: Runs, note: str, shown: Callable[[Json], str]) -> Table:
 
 
 def shadows_ppl(runs: Runs) -> Table:
+    """Gen PPL with the entropy of the tokens."""
     note = "Gen PPL (protocol `mdlm`) ± half of the 95% interval, in brackets the unigram entropy in nats."
     return _by_steps(runs, note, lambda one: f"{ppl(one)} ({one['entropy'][0]:.2f})")
 
 
 def shadows_nats(runs: Runs) -> Table:
+    """The judge's nats a byte with the own entropy, where there is one."""
 
     def shown(one: Json) -> str:
         own = f" ({one['sampler_entropy'][0]:.2f})" if "sampler_entropy" in one else ""
@@ -75,6 +78,7 @@ def shadows_nats(runs: Runs) -> Table:
 
 
 def shadows_students(runs: Runs) -> Table:
+    """MCD's students beside the masked model, at its own entropy."""
     if STUDY not in runs:
         return not_yet(TEXT)
     run = runs[STUDY]
@@ -92,6 +96,7 @@ def shadows_students(runs: Runs) -> Table:
 
 
 def shadows_mauve(runs: Runs) -> Table:
+    """MAUVE by the judge's features."""
     if MAUVE not in runs:
         return not_yet(TEXT)
     run = runs[MAUVE]
@@ -107,6 +112,7 @@ def shadows_mauve(runs: Runs) -> Table:
 
 
 def speed_duo_sampling(runs: Runs) -> Table:
+    """`unmask bench sampler --process uniform`."""
     if SAMPLING not in runs:
         return not_yet("Duo's sampling step")
     run = runs[SAMPLING]
@@ -127,6 +133,7 @@ PLAIN = ("plain, our body", "plain, eager body")
 
 
 def speed_duo_training(runs: Runs) -> Table:
+    """`unmask bench duo`."""
     if TRAINING not in runs:
         return not_yet("its training step and curriculum")
     run = runs[TRAINING]

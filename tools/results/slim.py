@@ -77,6 +77,7 @@ def single_file(target: Path) -> Path:
 
 
 def merged(several: Sequence[Results]) -> tuple[Results, list[Json]]:
+    """Several results as one, and the machines they came from."""
     return merge(several), _machines(run.provenance for run in several)
 
 
@@ -97,6 +98,7 @@ def _kind(said: Json) -> str:
 
 
 def named_source(source: str | Path) -> tuple[str | None, Path]:
+    """NAME=PATH or PATH."""
     name, equals, path = str(source).partition("=")
     return (name, file_of(Path(path))) if equals and "/" not in name else (None, file_of(Path(source)))
 
@@ -227,6 +229,7 @@ def matches(bounds: Sequence[Bound], seed: int) -> list[Json]:
 
 
 def _curves(bounds: Sequence[Bound], yard: Bound, order: str, seed: int) -> list[Json]:
+    """Every model and plan against one yardstick."""
     curves: dict[tuple[str, str], list[Json]] = {}
     for bound in bounds:
         if bound.plan and bound.steps and bound.pairs_with(yard):

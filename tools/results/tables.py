@@ -24,6 +24,7 @@ def one_token_a_step(run: Run) -> tuple[float, bool]:
 
 
 def lost(runs: Runs) -> Table:
+    """What 8 steps lose by likelihood, in random order and on spread plans, for every teacher."""
     rows = []
     for teacher, (name, _) in TEACHERS.items():
         if name not in runs:
@@ -80,6 +81,7 @@ def rival_above(runs: Runs) -> tuple[float, float] | None:
 
 
 def plans(runs: Runs) -> Table:
+    """The plans of the bundled teacher by likelihood."""
     run, counts = runs["plans-prose"], (2, 4, 8, 16, 32, 256)
     named = ("iid", "permutation", "golden", "van_der_corput", "stride", "dilated", "rotation", "comb", "left_to_right")
     rows = values({PLANS[plan]: [run.above("teacher", plan, n) for n in counts] for plan in named})
@@ -91,6 +93,7 @@ def plans(runs: Runs) -> Table:
 
 
 def plans_other(runs: Runs) -> Table:
+    """The same on nine books of verse and on Python's standard library."""
     texts, counts = {"verse": runs["plans-verse"], "code": runs["plans-code"]}, (4, 8, 16, 256)
     named = ("iid", "golden", "stride", "rotation", "comb", "rising", "left_to_right")
     rows = values(
@@ -125,6 +128,7 @@ DRIFTS = {"0": "comb-0.0", "0.15": "comb-0.15", "0.3": "comb-0.3", "0.5": "comb"
 
 
 def lags(runs: Runs) -> Table:
+    """Copies at the worst lag with an exact denoiser, beside the likelihood; for `comb` by how far it may drift."""
     counts = COUNTS[:3]
     named = {PLANS[p]: p for p in ("iid", "golden", "van_der_corput", "stride", "dilated", "rotation")}
     named |= {f"`comb`, drift up to {most}{' (default)' * (plan == 'comb')}": plan for most, plan in DRIFTS.items()}
@@ -149,6 +153,7 @@ def _lag(runs: Runs, plan: str, steps: int) -> str:
 
 
 def grids(runs: Runs) -> Table:
+    """A grid fitted to the bundled teacher against the usual ones."""
     run, counts = runs["grids-bounds"], (4, 8, 16)
     rows = []
     for plan in ("golden", "golden@cosine", "golden@grid-golden.json"):

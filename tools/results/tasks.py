@@ -53,6 +53,7 @@ def kept(said: Json) -> Json:
 
 
 def cell(run: Run, model: str, plan: str, steps: int) -> Json | None:
+    """One cell, if it was measured."""
     wanted = (model, plan, steps)
     return next((c for c in run.said["cells"] if (c["model"], c["plan"], c["steps"]) == wanted), None)
 
@@ -112,10 +113,12 @@ def shares(run: Run, unit: str) -> Table:
 
 
 def task(name: str, runs: Runs) -> Table:
+    """Of one task, once it was run."""
     return shares(runs[name], TASKS[name][1]) if name in runs else not_yet(TASKS[name][0].split(",")[0])
 
 
 def tasks_control(runs: Runs) -> Table:
+    """The puzzles that every plan solves."""
     rows = runs["tasks-sudoku9"].said["control"].get("plain", []) if "tasks-sudoku9" in runs else []
     if not rows:
         return not_yet("9 x 9 puzzles with givens")
@@ -128,6 +131,7 @@ def tasks_control(runs: Runs) -> Table:
 
 
 def tasks_students(runs: Runs) -> Table:
+    """What distillation adds where each answer is checked."""
     rows = []
     for name, (_, unit) in TASKS.items():
         found = runs[name].said["cells"] if name in runs else []
@@ -144,6 +148,7 @@ def tasks_students(runs: Runs) -> Table:
 
 
 def tasks_seeds(runs: Runs) -> Table:
+    """Records of three training seeds."""
     names = [name for name in ("tasks-records", "tasks-records-s1", "tasks-records-s2") if name in runs]
     if len(names) < 2:
         return not_yet("other seeds of records")
@@ -159,12 +164,14 @@ def tasks_seeds(runs: Runs) -> Table:
 
 
 def tasks_uniform(runs: Runs) -> Table:
+    """Whether the valid 4 x 4 grids are uniform over the 288."""
     named = [("plain", plan, 17) for plan in ("permutation", "rotation", "comb")]
     named += [("plain", plan, 8) for plan in ("permutation", "comb", "confidence", "left_to_right", "stride")]
     return _uniform(runs["tasks-sudoku4"], [*named, ("chain", "comb", 2)])
 
 
 def tasks_uniform_cpu(runs: Runs) -> Table:
+    """The same of the run on a CPU."""
     if "tasks-sudoku4-cpu" not in runs:
         return not_yet("whether the grids of the longer head are uniform")
     named = [("plain", plan, 17) for plan in ("permutation", "comb", "confidence")]

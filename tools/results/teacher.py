@@ -55,6 +55,7 @@ def _mean(values: Sequence[float]) -> list[float]:
 
 
 def teacher_gate(runs: Runs) -> Table:
+    """The teacher beside pocket on the held-out books."""
     named = {seed: runs[name] for seed, name in enumerate(GATES) if name in runs}
     if not named:
         return not_yet("the gate of a 24M teacher by `unmask train`")
@@ -77,6 +78,7 @@ RACED = ("comb", "rotation", "stride", "golden", "iid")
 
 
 def teacher_plans(runs: Runs) -> Table:
+    """Plans on the 24M teacher by likelihood."""
     counts, rows, levels = (2, 4, 8, 16, 32, 64, 1024), [], []
     for seed, name in enumerate(("teacher-24m", "teacher-24m-s1", "teacher-24m-s2")):
         one = runs[name].bound("teacher", "permutation", 1024) if name in runs else None
@@ -95,6 +97,7 @@ def teacher_plans(runs: Runs) -> Table:
 
 
 def rival(runs: Runs) -> Table:
+    """The causal rival beside pocket: likelihood, and seconds a text."""
     if "rival" not in runs:
         return not_yet("the causal rival of `pocket`")
     run, drawn = runs["rival"], runs["rival-drawn"].said["cells"] if "rival-drawn" in runs else []
@@ -150,6 +153,7 @@ def change(runs: Runs, name: str, plan: str, steps: int) -> float | None:
 
 
 def students_24m(runs: Runs) -> Table:
+    """Every student on both plans in 8 and 16 steps."""
     rows = []
     for name in there(runs):
         for plan in ("comb", "iid"):
@@ -167,6 +171,7 @@ def students_24m(runs: Runs) -> Table:
 
 
 def student(runs: Runs) -> Table:
+    """`pocket-mcd` beside both controls of `pocket`, to two judges."""
     judged = [runs[name] for name in ("student-pocket-judge", "student-smollm2") if name in runs]
     if not judged:
         return not_yet("`pocket-mcd` beside its teacher's top-p")

@@ -12,6 +12,7 @@ UNPAIRED = "± is half of the 95% interval, unpaired"
 
 
 def few_steps(runs: Runs) -> Table:
+    """Samples in few steps against one token a step, at its own entropy."""
     rows = []
     for teacher, (_, name) in TEACHERS.items():
         if not name:
@@ -37,6 +38,7 @@ def _with_widest(found: Sequence[Sequence[float] | None]) -> list[str]:
 
 
 def finetuned(runs: Runs) -> Table:
+    """The teacher trained on for the masks of a plan, three seeds of each."""
     run, seeds, counts = runs["matched-study-judge"], range(3), (4, 8)
     masks = {"A": "`iid`", "B": "`golden` in 8 steps", "C": "`golden` in 4 steps"}
 
@@ -76,6 +78,7 @@ def _students(named: Mapping[str, str], runs: Sequence[Run], steps: int = 8) -> 
 
 
 def rounds(runs: Runs) -> Table:
+    """Students after five rounds beside the teacher."""
     named = {
         "teacher": "teacher", "ELBO control": "elbo-r5", "MCD, τ curriculum": "mcd-r5", "MCD, τ = 1": "mcd-tau1-r5",
         "MCD along `golden`, τ = 1": "mcd-golden-r5", "SDTT, τ curriculum": "sdtt-r5", "SDTT, τ = 1": "sdtt-tau1-r5",
@@ -92,6 +95,7 @@ def rounds(runs: Runs) -> Table:
 
 
 def distilled(runs: Runs) -> Table:
+    """The gain of the students with τ = 1 at equal own entropy, by plan and steps."""
     named = {"MCD": "mcd-tau1-r5", "MCD along `golden`": "mcd-golden-r5", "SDTT": "sdtt-tau1-r5"}
     places = [(f"{name}, {PLANS[plan]}", "rounds", model, plan)
               for name, model in named.items() for plan in ("iid", "golden")]  # fmt: skip
@@ -115,6 +119,7 @@ def distilled(runs: Runs) -> Table:
 
 
 def ablation(runs: Runs) -> Table:
+    """Variants of MCD after one round."""
     named = {
         "teacher": "teacher", "reverse KL + CE (default)": "mcd-r1", "forward KL + CE": "forward-r1",
         "Jensen-Shannon + CE": "jsd-r1", "total variation + CE": "tvd-r1", "reverse KL alone": "no-ce-r1",
@@ -131,6 +136,7 @@ def ablation(runs: Runs) -> Table:
 
 
 def teacher(runs: Runs) -> Table:
+    """The search for a training recipe: one thing changed at a time, then two combinations."""
     changes = {
         "base": "base: AdamW, rate 1.5e-3, β₂ 0.98, warm-up 200, weight decay 0.05, batch 128", "lr3e-3": "rate 3e-3",
         "beta2.95": "β₂ 0.95", "exact": "exact counts of masks", "qk": "qk-norm", "muon": "Muon, rate 0.02",
@@ -152,6 +158,7 @@ def teacher(runs: Runs) -> Table:
 
 
 def teacher_again(runs: Runs) -> Table:
+    """Muon against AdamW at a lower rate."""
     names = {"muon": "Muon, rate 0.02", "adamw-b95": "AdamW, rate 7e-4, β₂ 0.95",
              "adamw-b98": "AdamW, rate 7e-4, β₂ 0.98"}  # fmt: skip
     found = {one["name"]: one for one in runs["teacher"].said["again"]}
@@ -170,6 +177,7 @@ NO_MODEL = ("real text", "parrot", "period", "mirror", "phrase bank")
 
 
 def judged(runs: Runs) -> Table:
+    """Few steps of three plans at T = 1, and less `comb` at equal own entropy."""
     run, rows = runs["judged-pocket-judge"], []
     for steps in (4, 8, 16):
         for plan in ("comb", "golden", "iid"):

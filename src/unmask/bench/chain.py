@@ -184,6 +184,7 @@ def at_seconds(points: Iterable[tuple[float, Ratio]], seconds: float) -> Ratio |
 
 
 def _rivals(checkpoint: Checkpoint, place: torch.device, batches: list[int]) -> list[Row]:
+    """The causal model of the same shape with random weights: a text a token at a time."""
     family, config = family_of(checkpoint.model), dataclasses.replace(checkpoint.model.config, causal=True)  # type: ignore[attr-defined]
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
     network = family.causal_copy(family.build(config).eval(), dtype, place)

@@ -50,6 +50,8 @@ def distill(
 
 
 class Bench(Steps):
+    """A student, its teacher and its optimiser, shared by all rows of the table."""
+
     def __init__(self, student: DiT, place: torch.device, length: int | None, delta: float, compile: bool) -> None:
         self.objective = MCD(student.to(place).train(), delta=delta)  # which copies the student before it is compiled
         super().__init__(student, place, length, compile)
@@ -65,6 +67,7 @@ class Bench(Steps):
         return (output.loss_BL * output.weight_BL).sum()
 
     def plain(self, batch: Batch) -> Tensor:
+        """The paper's equation on full tables."""
         generator, x0_BL, delta = stream(0, "noise"), batch.tokens_BL, self.objective.delta
         rows = slice(batch.start, batch.start + len(x0_BL))
         t_B = stratified(batch.total, generator, low=delta)[rows]

@@ -65,6 +65,8 @@ def llada(
 
 @dataclass
 class Bench:
+    """The model, and what was found."""
+
     place: torch.device
     size: str
     seconds: float
@@ -83,6 +85,7 @@ class Bench:
         return self.place.type == "cuda"
 
     def run(self, name: str, part: Callable[[Bench], None]) -> None:
+        """One part; what it raises is shown and kept."""
         if self.late():
             self.result["errors"][name] = f"not begun: {self.spent():.0f} s had passed"
         else:
@@ -108,17 +111,20 @@ class Bench:
         return rows
 
     def say(self, name: str, facts: Row) -> None:
+        """One line of the result, printed at once."""
         self.result["lines"].append({"name": name, **facts})
         shown = ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
                           for key, value in facts.items() if value is not None)  # fmt: skip
         print(f"[{self.spent():5.1f} s] {name}: {shown}", flush=True)
 
     def given(self, B: int) -> Tensor:
+        """Prompts and blank answers."""
         prompt_BL = torch.randint(self.model.vocab_size - 200, (B, PROMPT), generator=torch.Generator().manual_seed(B))
         return torch.nn.functional.pad(prompt_BL, (0, ANSWER), value=-1)
 
 
 def random_llada(size: str, place: torch.device) -> Any:
+    """LLaDA of random weights, made where it will be; bf16 on a GPU."""
     from unmask.models.llada import PRESETS, LLaDA
 
     with torch.device("meta"):
@@ -281,6 +287,7 @@ def distillation(bench: Bench) -> None:
 
 
 def against_plain(bench: Bench, contenders: list[Contender], rounds: int) -> list[Row]:
+    """How many times faster a forward is than the first one's."""
     plain, *others = rows = bench.compare(contenders, rounds)
     for row in others:
         row["faster"] = over(plain, row)
@@ -321,4 +328,5 @@ def show(rows: list[Row], title: str) -> None:
 
 
 def spread(ratio: list[float] | None) -> str:
+    """The median, the least and the most."""
     return "" if ratio is None else "{:.3g} ({:.3g} to {:.3g})".format(*ratio)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 
 def with_gumbel_noise(logits_BLV: Tensor, temperature: float) -> Tensor:
+    """Weights whose largest is a draw at this temperature, in float64."""
     if temperature == 0:
         return logits_BLV
     logits_BLV = logits_BLV.to(torch.float64)

@@ -58,6 +58,8 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Contender:
+    """A plan on a grid, as the table and the figure name it."""
+
     label: str
     plan: Plan
     grid: str | None  # None, and steps None too, where the plan itself sets their number

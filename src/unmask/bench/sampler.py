@@ -169,6 +169,7 @@ def _plain(engine: Any, model: Denoiser, half_BL: Tensor, *time_B: Tensor) -> Te
 
 
 def _ratios(rows: list[Row]) -> list[Row]:
+    """Ours against each plain one, for every number of steps."""
     found = []
     for ours in (row for row in rows if row["name"] == "ours"):
         ratios: Row = {"steps": ours["steps"], "over_body": ours["over_body"]}

@@ -123,6 +123,7 @@ def serve(
 
 
 def _lines(load: Load, together: Measured, alone: int, place: torch.device, compile: bool) -> tuple[list[Row], float]:
+    """The rows of the table, and the share of texts that are those alone."""
     count = min(alone, load.requests)
     rows = [_row(f"{load.clients} clients", together.each, together.seconds)]
     how: dict[str, Any] = {"device": place.type, "compile": compile, "batch": 1}

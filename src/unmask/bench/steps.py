@@ -84,9 +84,11 @@ class Steps:
         self.optimiser = adamw(student, betas=(0.9, 0.999), weight_decay=0.0)
 
     def flops(self, name: str) -> float:
+        """Of the products that a row does for one token."""
         raise NotImplementedError
 
     def step(self, loss: Loss, B: int, accumulate: int) -> None:
+        """One optimiser step over accumulate · B sequences."""
         total = accumulate * B
         for start in range(0, total, B):
             generator = stream(0, "tokens", start)

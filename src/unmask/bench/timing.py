@@ -37,6 +37,7 @@ class Timing:
 
 
 def measure(work: Callable[[], object], device: torch.device, *, repeats: int = 5, warmup: int = 1) -> Timing:
+    """Warm up, wait for the device, repeat, take the median."""
     for _ in range(warmup):
         work()
     wait(device)
@@ -55,6 +56,7 @@ def measure(work: Callable[[], object], device: torch.device, *, repeats: int = 
 
 
 def rate_of(device: torch.device) -> float:
+    """The matmul rate in the precision that networks have there."""
     return matmul_rate(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
 
 
@@ -70,6 +72,7 @@ def random_model(preset: str, **changes: Any) -> DiT:
 
 
 def chosen_model(model: str | None, preset: Preset | None) -> Checkpoint:
+    """The checkpoint to time, or a model of random weights."""
     if model and preset:
         raise UserError(f"--model {model} brings its own shape: leave out --preset, or --model")
     checkpoint = load(model) if model else Checkpoint(random_model(preset or "pocket"))

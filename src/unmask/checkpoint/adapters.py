@@ -35,6 +35,7 @@ def is_adapter(folder: Path) -> bool:
 def write_adapter(
     folder: Path, model: nn.Module, raw: Mapping[str, Tensor] | None, raw_file: str, dtype: dtype | None
 ) -> None:
+    """A network's adapter, and its raw weights beside the averaged ones, into a folder."""
     config = copy.deepcopy(config_of(model))
     config.inference_mode = True
     if base := base_of(model):
@@ -46,6 +47,7 @@ def write_adapter(
 
 
 def base_source(folder: Path, about: Mapping[str, Any]) -> str:
+    """What the base of an adapter was loaded as."""
     source = (about.get("adapter") or {}).get("source") or _config(folder).base_model_name_or_path
     if not source:
         raise UserError(f"the adapter {folder} does not name its base: give both, load(base, adapter={str(folder)!r})")
@@ -83,6 +85,7 @@ def apply_adapter(model: Any, folder: Path, about: Mapping[str, Any], file: str,
 
 
 def _config(folder: Path) -> Any:
+    """peft's config, of a LoRA adapter."""
     with reading(folder / CONFIG, "the adapter's config", "save it again"), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # keys of a newer peft, left out
         config = peft().PeftConfig.from_pretrained(str(folder))

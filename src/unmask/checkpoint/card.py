@@ -89,6 +89,7 @@ def _command(name: str, causal: bool) -> str:
 
 
 def _model(checkpoint: Checkpoint, dtype: torch.dtype) -> Iterator[tuple[str, str]]:
+    """What it is."""
     model = plain(checkpoint.model)
     if base := base_of(model):
         trained, config = sum(value.numel() for value in trainable(model).values()), config_of(model)

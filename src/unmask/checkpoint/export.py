@@ -66,6 +66,7 @@ def export(
 
 
 def _about(checkpoint: Checkpoint, storage: str, folder: Path) -> dict[str, Any]:
+    """What a runtime must know."""
     network = plain(checkpoint.model)
     return {
         "name": Path(checkpoint.name).name, "length": network.length, "vocab_size": network.vocab_size,

@@ -14,6 +14,7 @@ from unmask.models.dit import published
 
 
 def read_lightning(path: Path, weights: Literal["ema", "raw"]) -> tuple[Mapping[str, Any], dict[str, Tensor]]:
+    """(metadata, tensors under MDLM's names)."""
     content = read_torch_file(path)
     state = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(state, dict):

@@ -72,6 +72,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def published_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a folder, with what the files beside it say; None: there is none."""
     return Tokenizer.load(folder / TOKENIZER) if has_tokenizer(folder) else None
 
 

@@ -21,6 +21,7 @@ AUTOMATIC = ("auto", "balanced", "balanced_low_0", "sequential")
 
 
 def spread(model: nn.Module, device_map: DeviceMap, stored: Stored) -> None:
+    """Put each part of a model where the map says."""
     try:
         from accelerate import dispatch_model
     except ImportError as error:

@@ -68,6 +68,7 @@ class Camera:
         self._ids_TL.append(view.tokens_BL[row].tolist())
 
     def film(self, codec: TextCodec | None, caption: str) -> Film:
+        """What was seen, decoded."""
         assert self._ids_TL, "nothing was sampled under this camera"
         final_ids = self._ids_TL[-1]
         final_L = token_texts(final_ids, codec)
@@ -82,6 +83,7 @@ class Camera:
 
 
 def check_name(path: Path | None, suffix: str) -> None:
+    """Refuse a misleading name before any work is done."""
     if path is not None and path.suffix.lower() != suffix:
         raise UserError(f"--{suffix[1:]} writes a {suffix} file: {str(path)!r} must end in {suffix}")
 
@@ -113,6 +115,8 @@ SPAN, SHORTEST, LONGEST = 7000, 50, 500
 
 @dataclass(frozen=True)
 class Piece:
+    """A part of a token's text at its place."""
+
     token: int
     text: str
     x: float
@@ -159,6 +163,8 @@ def _words(texts_L: list[str]) -> Iterator[list[tuple[int, str]]]:
 
 
 class _Painter:
+    """Draws frames; all of them have one size."""
+
     def __init__(self, film: Film) -> None:
         self.film = film
         self.font, self.small = _font(SIZE * FINE), _font(SMALL * FINE)

@@ -22,6 +22,7 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
 
 
 def whole_parser() -> argparse.ArgumentParser:
+    """All verbs in one parser."""
     from unmask.cli.main import BENCHES, VERBS
 
     parser = argparse.ArgumentParser("unmask")

@@ -61,6 +61,7 @@ def demo(*, teacher: str = "pocket", judge: str = "pocket-judge", out: Path = Pa
 
 
 def _side_by_side(model: Checkpoint) -> None:
+    """One text of each plan, from the same noise."""
     table = Table(*PLANS.values(), show_lines=False)
     texts = [sample(model, 1, int(STEPS), plan=plan, seed=1, device="cpu").text[0] for plan in PLANS]
     table.add_row(*(legible(text) for text in texts))
@@ -84,5 +85,6 @@ def _title(text: str) -> None:
 
 
 def _command(*words: str) -> None:
+    """Show a command line, then run it."""
     _say(f"$ unmask {shlex.join(words)}")
     run(list(words))

@@ -33,6 +33,8 @@ _CHUNK = 2**20  # latent coordinates at a time: 8 MB
 
 @dataclass(frozen=True)
 class Outcome:
+    """The rules at one gamma, on the same draws."""
+
     gamma: float
     survived: int  # by the projection of the full latent
     survived_scalar: int  # by u < gamma

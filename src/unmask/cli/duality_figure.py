@@ -49,9 +49,11 @@ class Scene:
         return float(self.schedule.gamma(torch.tensor(time, dtype=torch.float64)))
 
     def latent(self, time: float) -> Tensor:
+        """w at one time, (L, K)."""
         return self.duality.latent(self.eps_LK, self.k_L, self.duality.calibrate(self.gamma(time), signed=True))
 
     def argmax(self, time: float) -> Tensor:
+        """The uniform shadow of every token at one time, (L)."""
         return self.latent(time).argmax(-1)
 
     def seen(self, time: float) -> Tensor:
@@ -211,6 +213,7 @@ def _draw_sentence(axes: Any, scene: Scene) -> None:
 
 
 def _number(state: int) -> str:
+    """A state that is no word of the sentence."""
     return f"#{state}"
 
 

@@ -44,6 +44,7 @@ def present(call: Call, *, out: Path = Path("evaluation"), json: bool = False) -
 
 
 def show(results: Results, out: Path, as_json: bool) -> None:
+    """Write the report, print what a person or a program wants to know."""
     write_report(results, out)
     if as_json:
         names = ("settings", "judge", "analysis", "notes", "provenance")
@@ -81,6 +82,7 @@ def _other_scores(results: Results) -> Table:
 
 
 def _plans(results: Results) -> Table:
+    """Every plan's NELBO less that of the first one; empty where there is one plan."""
     less = {(one["model"], one["plan"], one["steps"]): one for one in results.analysis["plan_likelihood"]}
     rows = [
         [f"{model}\n{plan}", *(interval(less.get((model, plan, steps)), signed=True) for steps in results.steps)]

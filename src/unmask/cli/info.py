@@ -35,6 +35,7 @@ def info(checkpoint: str, /, *, json: bool = False) -> None:
 
 
 def describe(checkpoint: Checkpoint, place: Path) -> dict[str, Any]:
+    """All of it as JSON can hold it."""
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     weights = list(plain(model).parameters())
     files = [place] if place.is_file() else sorted(path for path in place.iterdir() if path.is_file())

@@ -177,6 +177,7 @@ def _find(argv: list[str]) -> tuple[str, Verb | None, list[str]]:
 
 
 def run(argv: list[str]) -> int:
+    """Run one command line; raises UserError for a user's mistake."""
     if argv[:1] in (["-V"], ["--version"]):
         print(f"unmask {__version__}")
         return 0
@@ -262,6 +263,7 @@ def leave(code: int) -> NoReturn:
 
 
 def command() -> NoReturn:
+    """What the shell and torchrun call."""
     open_streams()
     catch_sigterm()
     leave(main())

@@ -23,6 +23,8 @@ TEXT = (str, Path)  # take any word, so they are tried last
 
 @dataclass(frozen=True)
 class Option:
+    """One value the user may give."""
+
     name: str
     annotation: Any
     default: Any = MISSING
@@ -32,6 +34,7 @@ class Option:
 
     @functools.cached_property
     def scalars(self) -> list[Any]:
+        """The types of a single value."""
         return _plain_kinds(alternatives(self.annotation))
 
     @functools.cached_property
@@ -42,6 +45,7 @@ class Option:
 
     @functools.cached_property
     def named(self) -> bool:
+        """Takes NAME=VALUE."""
         return any(_is(kind, Mapping) for kind in alternatives(self.annotation))
 
     @property
@@ -102,6 +106,7 @@ class Option:
         return pairs.items()
 
     def _value(self, word: Any) -> Any:
+        """The value of NAME=VALUE."""
         for kind in sorted(self.elements, key=lambda kind: kind in TEXT):
             if self._fits(kind, word):
                 return self._read(kind, word)
@@ -163,6 +168,7 @@ def _choices(kinds: Iterable[Any]) -> list[str]:
 
 
 def options_of(function: Callable[..., Any], positional: Sequence[str] = (), group: str = "") -> list[Option]:
+    """The options of a function: its parameters that a line of text can give."""
     signature, _, document = flattened(function)
     helps = documented(document)[1]
     found: list[Option] = []

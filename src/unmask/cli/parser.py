@@ -78,6 +78,7 @@ class CommandLine:
         return parser
 
     def fill(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options, in the groups of the docstring."""
         groups: dict[str, Any] = {"Args": parser}
         for option in self.options.values():
             title = option.group

@@ -130,6 +130,7 @@ class _Audience:
         self.seconds -= time.perf_counter() - began
 
     def _take(self, samples: Samples, indices: list[int]) -> None:
+        """A batch is done."""
         began = time.perf_counter()
         self.done += len(indices)
         if self.bar is not None:

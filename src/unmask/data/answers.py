@@ -58,6 +58,7 @@ class Answers:
         self._take(pairs[:first_held] if split == "train" else pairs[first_held:])
 
     def _take(self, pairs: list[tuple[list[int], list[int]]]) -> None:
+        """Tokens of every row, and how many of them are its prompt's."""
         rows = [(np.array([*prompt, *answer, self.tokenizer.eos_id]), len(prompt)) for prompt, answer in pairs]
         self.rows = [row for row in rows if len(row[0]) <= self.length]
         longest = max(len(ids) for ids, _ in rows)
@@ -75,6 +76,7 @@ class Answers:
         return len(self.rows)
 
     def held_out(self) -> Answers:
+        """The validation rows of the same file."""
         return Answers(self.path, self.tokenizer, self.length, split="validation", seed=self.seed)
 
     def describe(self) -> dict[str, Any]:
@@ -83,6 +85,7 @@ class Answers:
         return {"content": self.content, "tokenizer": self.tokenizer.hash[:16], "answers": self.path.name, **settings}
 
     def batch(self, step: int, start: int, count: int, total: int) -> Batch:
+        """Rows start .. start+count of the global batch of `total` rows at `step`."""
         return self._batch(self._rows_of(step, total), start, count)
 
     def eval_batches(self, count: int | None, batch: int) -> Iterator[Batch]:
@@ -92,6 +95,7 @@ class Answers:
             yield self._batch(chosen, start, min(batch, len(chosen) - start))
 
     def tokens(self, first: int, stop: int, total: int) -> int:
+        """Tokens in the global batches of steps first .. stop - 1."""
         return sum(int(self.lengths[self._rows_of(step, total)].max()) * total for step in range(first, stop))
 
     def _rows_of(self, step: int, total: int) -> np.ndarray:
@@ -108,6 +112,7 @@ class Answers:
 
 
 def _pair(path: Path, number: int, line: bytes, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Tokens of the prompt and of the answer of a line."""
     try:
         row = json.loads(line)
         if "messages" in row:

@@ -38,6 +38,7 @@ class Specials:
 
     @classmethod
     def beside(cls, tokenizer: Path) -> Specials:
+        """What the files of its folder say; nothing where there are none."""
         folder = tokenizer.parent
         said = read_json(folder / FILE, "tokenizer config") if (folder / FILE).is_file() else {}
         names = ("bos_token", "eos_token", "pad_token", "mask_token")
@@ -57,6 +58,7 @@ class Specials:
 
 
 def _text(token: Any) -> str | None:
+    """A token as its own text, or as an object that holds it."""
     token = token.get("content") if isinstance(token, Mapping) else token
     return token if isinstance(token, str) else None
 

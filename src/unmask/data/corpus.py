@@ -41,11 +41,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Reading:
+    """How files are read."""
+
     separator: str = "<|endoftext|>"
     text_field: str = "text"
     errors: str = "strict"
 
     def documents(self, chunks: Iterable[bytes], kind: str, name: str) -> Iterator[Piece]:
+        """The documents in a stream of bytes, of the kind txt or jsonl."""
         if kind == "jsonl":
             return json_documents(chunks, name, self)
         return text_documents(decoded(chunks, name, self.errors), self.separator)
@@ -237,6 +240,7 @@ def json_documents(chunks: Iterable[bytes], name: str, reading: Reading) -> Iter
 
 
 def record_document(record: Any, where: str, reading: Reading) -> Iterator[Piece]:
+    """The document that a record of named fields holds."""
     fields = record if isinstance(record, dict) else {}
     text = fields.get(reading.text_field)
     if not isinstance(text, str):

@@ -75,6 +75,7 @@ class Folder:
         self.save(settings=settings, inputs=[{"name": one.name, "fingerprint": one.fingerprint} for one in entries])
 
     def save(self, **facts: Any) -> None:
+        """Add to the state, on disk."""
         write_json(self.path / UNFINISHED, {**self.state, **facts})
         self.state.update(facts)
 

@@ -115,9 +115,11 @@ class Loader:
             yield Batch(torch.from_numpy(tokens_BL), start, len(chosen))
 
     def held_out(self) -> Loader:
+        """The validation split of the same corpora."""
         return Loader(self.sources, self.length, split="validation", wrap=self.wrap)
 
     def tokens(self, first: int, stop: int, total: int) -> int:
+        """Tokens in the global batches of steps first .. stop - 1."""
         return (stop - first) * total * self.length
 
     def describe(self) -> dict[str, Any]:

@@ -57,6 +57,8 @@ def _jobs(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 class _Packer:
+    """Fills one shard after another with the items it is given, in order."""
+
     def __init__(
         self, folder: Folder, shards: list[dict[str, Any]], tokenizer: Tokenizer, shard_tokens: int, packed: int
     ) -> None:
@@ -92,6 +94,7 @@ class _Packer:
             self._finish(self._writer, self._after, 0, 0)
 
     def discard(self) -> None:
+        """Leave nothing behind of a shard that was not finished."""
         if self._writer is not None:
             self._writer.discard()
 

@@ -59,6 +59,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Prepared:
+    """The corpus, and whether it was there already."""
+
     shards: ShardSet
     already: bool
 
@@ -103,6 +105,8 @@ def prepare(
 
 
 class _Job:
+    """One preparation: the folder it fills, and from what."""
+
     def __init__(self, folder: Folder, settings: Settings, given: Tokenizer | None, entries: Entries) -> None:
         self.folder, self.settings, self.given, self.entries = folder, settings, given, entries
         self.reading = _reading(settings)
@@ -111,6 +115,7 @@ class _Job:
         self.written = {**asdict(settings), **mine}
 
     def fill(self, bars: Progress) -> None:
+        """Do what is left to do in a folder that was begun."""
         folder = self.folder
         sources = self._sources(bars)
         division = self._division(sources, bars)
@@ -130,6 +135,7 @@ class _Job:
         folder.finish(_index(tokenizer, shards, division.split_by, folder.state))
 
     def _sources(self, bars: Progress) -> list[Source]:
+        """All inputs as files that can be read again."""
         sources: list[Source] = []
         for number, entry in enumerate(self.entries):
             if isinstance(entry, Source):

@@ -42,6 +42,7 @@ def dtype_for(tokenizer: Tokenizer) -> str:
 
 
 def damaged(path: Path, why: str) -> UserError:
+    """The error for a file of a corpus that is not what was written."""
     return UserError(f"{path} is damaged ({why}): restore it from a copy, or prepare the text again in a new folder")
 
 
@@ -76,6 +77,8 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Shard:
+    """One file of a split, as the index has it."""
+
     path: Path
     tokens: int
     sha256: str
@@ -149,6 +152,7 @@ class ShardSet:
         return self._tokenizer
 
     def tokens(self, split: str = "train") -> Tokens:
+        """The flat token stream of a split."""
         if split not in self._streams:
             shards = self._split(split)
             self._streams[split] = Tokens([one.path for one in shards], [one.tokens for one in shards], self._dtype)
@@ -229,6 +233,7 @@ class ShardWriter:
         return self._digest.hexdigest()
 
     def discard(self) -> None:
+        """Leave nothing behind of a shard that will not be finished."""
         with suppress(OSError):  # a full disk, already reported by the write
             self._handle.close()
         self._writing.unlink(missing_ok=True)

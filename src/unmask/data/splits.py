@@ -25,6 +25,8 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
+    """What one source holds."""
+
     documents: int
     characters: int
     bytes: int
@@ -89,6 +91,7 @@ class Division:
 
 
 def survey(sources: list[Source], reading: Reading, on_read: Callable[[int], None]) -> list[Counts]:
+    """Read everything once and count it."""
     counts = []
     for source in sources:
         fingerprint = source.hashed()  # before: what is written to it meanwhile does not belong to it

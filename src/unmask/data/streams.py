@@ -21,6 +21,8 @@ STATE = "state.json"
 
 
 class Stdin:
+    """Standard input, plain or compressed."""
+
     name = "-"
 
     def __init__(self, reading: Reading, kind: str) -> None:
@@ -33,6 +35,7 @@ class Stdin:
         return count == 0 or self.fingerprint == fingerprint
 
     def pieces(self, place: Any) -> Iterator[Piece]:
+        """The documents from a saved place on (None: from the start)."""
         digest = hashlib.sha256()
         handle = sys.stdin.buffer
         assert isinstance(handle, io.BufferedReader)

@@ -84,11 +84,13 @@ class Tokenizer:
         self.stop_ids: frozenset[int] = frozenset(one for one in ends if one is not None)  # what ends an answer
 
     def _first(self, *names: str | None) -> int | None:
+        """The id of the first of these tokens that there is."""
         found = (self._inner.token_to_id(name) for name in names if name)
         return next((one for one in found if one is not None), None)
 
     @classmethod
     def read(cls, path: Path, name: str) -> Tokenizer:
+        """A tokenizer from a tokenizer.json."""
         specials = Specials.beside(path) if path.name == FILE else None
         with reading(path, "tokenizer", "give a valid tokenizer.json"):
             return cls(path.read_text(encoding="utf-8"), name, specials)
@@ -146,6 +148,7 @@ class Tokenizer:
         return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Several texts at once, on all cores."""
         return [found.ids for found in self._inner.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def chat(self, chat: str | Messages) -> list[int]:
@@ -187,6 +190,7 @@ class Tokenizer:
         return inner
 
     def is_special(self, token: int) -> bool:
+        """Whether an id stands for no text."""
         added = self._inner.get_added_tokens_decoder()
         return token in added and added[token].special
 
@@ -206,6 +210,7 @@ class Tokenizer:
         return hashlib.sha256(self._json.encode("utf-8")).hexdigest()
 
     def describe(self) -> dict[str, Any]:
+        """What an index says of a tokenizer."""
         return {"name": self.name, "size": self.size, "hash": self.hash}
 
     def __repr__(self) -> str:

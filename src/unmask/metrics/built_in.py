@@ -142,6 +142,7 @@ def _named(name: str, numbers: Iterable[int], score: Callable[[int], Any]) -> di
 
 
 def _pool(texts: Texts, real: Texts | None) -> Texts:
+    """As many texts as there are real ones."""
     if len(texts) < 2:
         raise Unavailable("diversity is a matter of several texts: give at least 2")
     if real is None or len(texts) <= len(real):

@@ -16,6 +16,7 @@ HOME = "UNMASK_CACHE"
 
 
 def cache_home() -> Path:
+    """The cache folder: $UNMASK_CACHE, else `unmask` in the user's cache folder."""
     if os.environ.get(HOME):
         return Path(os.environ[HOME]).expanduser()  # an environment file knows no shell that would do it
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
@@ -70,6 +71,7 @@ class Store:
         return [known.get(key) for key in keys]
 
     def keep(self, numbers_by_key: dict[str, list[float]]) -> None:
+        """Remember, all or nothing."""
         rows = [(key, json.dumps(numbers)) for key, numbers in numbers_by_key.items()]
         with self._connected() as base:
             base.executemany("INSERT OR REPLACE INTO said VALUES (?, ?)", rows)

@@ -36,6 +36,8 @@ from unmask.metrics.texts import Texts
 
 @dataclass(frozen=True)
 class Protocol:
+    """One way to turn texts and a judge into a number."""
+
     name: str
     raw_ids: bool
     average: Literal["tokens", "samples", "perplexities"]
@@ -111,6 +113,7 @@ def check_raw_ids(tokenizer: Tokenizer, judge: Judge, protocol: str) -> None:
 
 
 def average(nll_T: Tensor, count_T: Tensor, how: str) -> Ratio:
+    """The protocol's average as a statistic of samples."""
     if how == "tokens":
         if not bool(count_T.any()):
             raise Unavailable("no token of any text is scored (one token each, or only ends of documents): draw longer")

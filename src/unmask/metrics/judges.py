@@ -48,6 +48,8 @@ SOURCES: dict[str, Callable[[], Path]] = {
 
 @dataclass(frozen=True, eq=False)
 class Judge:
+    """A causal language model as scores use it."""
+
     name: str
     id: str  # of the weights and how they are used: what a judge said is cached under it
     kind: str  # "unmask" or "transformers"

@@ -26,6 +26,7 @@ class Ngrams:
     rows: int
 
     def per_row(self) -> Ints:
+        """How many n-grams each row has."""
         return np.bincount(self.row_P, weights=self.count_P, minlength=self.rows).astype(np.int64)
 
     def different_per_row(self) -> Ints:
@@ -80,6 +81,7 @@ class Rows:
         return np.flatnonzero(self.row_N[: max(0, N - span + 1)] == self.row_N[span - 1 :])
 
     def ngrams(self, order: int) -> Ngrams:
+        """All n-grams; a row shorter than `order` has none. Counted once."""
         if order not in self._counted:
             self._counted[order] = self._count(order)
         return self._counted[order]

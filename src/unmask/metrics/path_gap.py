@@ -63,6 +63,7 @@ def _per_byte(nats_T: Tensor, texts: Texts, record: dict[str, Any], seed: int) -
 
 
 def has_log_q(texts: Texts) -> bool:
+    """Whether log q of these texts is known, so that they have a path gap."""
     try:
         return bool(_log_q(texts).numel())
     except Unavailable:

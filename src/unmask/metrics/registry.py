@@ -96,6 +96,7 @@ def register_metric(name: str, function: Function | None = None, *, unit: str = 
 
 
 def fingerprint() -> str:
+    """Of all metrics and their code."""
     return key_of([(metric.name, metric.unit, metric.source) for metric in METRICS.values()])
 
 

@@ -48,6 +48,7 @@ class Ratio:
 
     @classmethod
     def of(cls, top_n: Any, bottom_n: Any, exponential: bool = False) -> Ratio:
+        """From sequences or tensors of any numbers."""
         return cls(_double(top_n), _double(bottom_n), exponential)
 
     @classmethod
@@ -69,6 +70,7 @@ class Ratio:
         return float(self.under(torch.ones(1, len(self), dtype=torch.float64))[0])
 
     def part(self, which: slice) -> Ratio:
+        """The same statistic of some of the samples."""
         cluster_n = None if self.cluster_n is None else self.cluster_n[which].unique(return_inverse=True)[1]
         return Ratio(self.top_n[which], self.bottom_n[which], self.exponential, cluster_n)
 
@@ -87,6 +89,7 @@ class Ratio:
         return None if self.cluster_n is None else int(self.cluster_n.max()) + 1
 
     def by_cluster(self) -> Ratio:
+        """The same statistic with the samples that belong together summed."""
         if self.cluster_n is None or self.clusters is None:
             return self
         zero_c = torch.zeros(self.clusters, dtype=torch.float64)
@@ -119,6 +122,7 @@ class Score:
 
     @classmethod
     def of(cls, ratio: Ratio, unit: str, record: dict[str, Any], *, seed: int = 0, draws: int = DRAWS) -> Score:
+        """A statistic with its bootstrap interval."""
         value_D = bootstrap([ratio], seed=seed, draws=draws)[:, 0]
         score = cls.drawn(ratio.value, value_D, len(ratio), unit, record, clusters=ratio.clusters)
         return replace(score, ratio=ratio)
@@ -143,6 +147,7 @@ class Score:
         return {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in found.items()}
 
     def plain(self) -> dict[str, Any]:
+        """The same without the record, where one record serves many scores."""
         return {name: item for name, item in self.to_json().items() if name != "record"}
 
     def __str__(self) -> str:

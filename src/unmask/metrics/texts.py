@@ -61,10 +61,12 @@ class Texts:
 
     @cached_property
     def rows(self) -> list[list[int]]:
+        """The ids of each text, without padding."""
         return [[token for token in row if token >= 0] for row in self.tokens_TL.tolist()]
 
     @cached_property
     def ngrams(self) -> Rows:
+        """The same, with their n-grams counted as they are asked for."""
         return Rows(self.rows)
 
     @cached_property
@@ -250,6 +252,7 @@ def _encode(pieces: Iterable[tuple[str, bool]], tokenizer: Tokenizer) -> np.ndar
 
 
 def check_same_tokenizer(texts: Texts, tokenizer: Tokenizer | None, owner: str) -> None:
+    """Reject texts whose ids mean something else to `owner`."""
     if tokenizer is None or tokenizer.hash != texts.tokenizer.hash:
         theirs = "none" if tokenizer is None else repr(tokenizer.name)
         differ = f"the texts are in tokens of {texts.tokenizer.name!r}, {owner} has {theirs}"
@@ -257,6 +260,7 @@ def check_same_tokenizer(texts: Texts, tokenizer: Tokenizer | None, owner: str) 
 
 
 def join_documents(documents: Sequence[Sequence[int]], eos_id: int) -> list[int]:
+    """Encoded documents with the end-of-document token between them."""
     ids = list(documents[0])
     for document in documents[1:]:
         ids += [eos_id, *document]

@@ -47,6 +47,7 @@ def _discrepancy(kernel: Kernel, x_ND: Tensor, y_MD: Tensor, cluster_M: Tensor |
 
 
 def _others(k_NN: Tensor) -> Tensor:
+    """The mean of each row over all others."""
     k_NN = k_NN.double()
     return (k_NN.sum(1) - k_NN.diagonal()) / (len(k_NN) - 1)
 
@@ -75,6 +76,7 @@ def gradients(judge: Judge, texts: Texts) -> tuple[Tensor, Tensor]:
 
 
 def moments(logits_TV: Tensor, next_T: Tensor) -> tuple[Tensor, Tensor]:
+    """Both moments of one text."""
     p_TV = at_least_float32(logits_TV).softmax(-1)
     right_T = p_TV.gather(-1, next_T[:, None])[:, 0]
     seen_V = torch.zeros_like(p_TV[0]).index_add_(0, next_T, torch.ones_like(right_T))

@@ -154,6 +154,7 @@ def _about(name: str, engine: Engine, created: int) -> dict[str, Any]:
 
 
 def _add_errors(app: FastAPI) -> None:
+    """Every mistake as one line in OpenAI's form."""
 
     def answer(status: int, message: str, param: str | None = None, **headers: str) -> JSONResponse:
         return JSONResponse(error_body(message, status, param), status, headers=headers)

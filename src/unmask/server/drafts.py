@@ -25,6 +25,7 @@ def message(content: dict[str, Any] | str) -> str:
 
 @lru_cache(maxsize=2**16)
 def piece(tokenizer: Tokenizer | None, token: int) -> str | None:
+    """The text of one token; None where there is no tokenizer."""
     return None if tokenizer is None else tokenizer.decode([token])
 
 

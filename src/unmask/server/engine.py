@@ -50,6 +50,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Change:
+    """A token that a step put in its place."""
+
     position: int
     token: int
     log_prob: float
@@ -58,6 +60,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Stepped:
+    """What one step of one text drew."""
+
     step: int  # counts from 1
     steps: int
     nfe: int
@@ -67,6 +71,8 @@ class Stepped:
 
 @dataclass(frozen=True)
 class Finished:
+    """A text that is done."""
+
     tokens: list[int]
     log_q: list[float]  # 0 where given; not a number where the process knows no law of its text
     nfe: int
@@ -74,11 +80,14 @@ class Finished:
     rounds: int | None = None  # of a chain's head
 
     def counts(self) -> dict[str, int]:
+        """Forwards, and rounds where there were some."""
         return {"nfe": self.nfe} if self.rounds is None else {"nfe": self.nfe, "rounds": self.rounds}
 
 
 @dataclass(frozen=True)
 class Failed:
+    """A text that cannot be written."""
+
     message: str
     fault: bool  # ours, not the request's
 
@@ -102,6 +111,8 @@ class Ticket:
 
 @dataclass(eq=False)
 class _Live:
+    """A text under way."""
+
     ticket: Ticket
     draft: Draft
     moves: Iterator[Move]
@@ -113,6 +124,8 @@ class _Live:
 
 @dataclass
 class Counts:
+    """What an engine has done since it began."""
+
     finished: int = 0
     failed: int = 0
     cancelled: int = 0
@@ -315,6 +328,7 @@ class Engine:
 
 
 def _next(moves: Iterator[Move]) -> Move | None:
+    """The next move that draws something."""
     return next((move for move in moves if move.reveal_M.numel()), None)
 
 

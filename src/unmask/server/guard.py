@@ -26,6 +26,8 @@ CLOSED = ("/v1/", "/metrics")  # what needs the key; the page does not
 
 
 class Denied(Exception):
+    """A request that is not let through."""
+
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -39,6 +41,8 @@ class Denied(Exception):
 
 @dataclass(frozen=True)
 class Guard:
+    """An ASGI app in front of another."""
+
     app: ASGIApp
     limits: Limits
     requests: Requests
@@ -118,6 +122,7 @@ class Guard:
 
 
 def _name(netloc: str) -> str:
+    """A host without its port and brackets."""
     try:
         return urlsplit(netloc).hostname or ""
     except ValueError:

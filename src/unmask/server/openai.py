@@ -78,6 +78,8 @@ class Message(BaseModel):
 
 
 class ChatRequest(OpenAIRequest):
+    """An answer to a conversation."""
+
     messages: list[Message] = Field(min_length=1)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
@@ -98,6 +100,7 @@ def completion_tasks(body: CompletionRequest, checkpoint: Checkpoint, limits: Li
 
 
 def chat_tasks(body: ChatRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
+    """A task for every choice of an answer to a conversation."""
     if body.top_logprobs and not body.logprobs:
         raise UserError("top_logprobs goes with logprobs: true")
     head = checkpoint.chat([one.plain() for one in body.messages])

@@ -56,6 +56,8 @@ class TextRequest(BaseModel):
 
 
 class TemplateRequest(TextRequest):
+    """What is given, and what is blank."""
+
     prompt: str | None = None
     infill: str | None = None
     tokens: list[int | None] | None = None
@@ -64,6 +66,8 @@ class TemplateRequest(TextRequest):
 
 
 class DraftRequest(TemplateRequest):
+    """One text, whose drafts are streamed."""
+
     index: int = Field(0, ge=0, lt=SEEDS)
     alternatives: int = Field(0, ge=0)
 
@@ -85,6 +89,7 @@ def longest(checkpoint: Checkpoint, limits: Limits) -> int:
 
 
 def template_of(body: TemplateRequest, checkpoint: Checkpoint, limits: Limits) -> Tensor:
+    """What is given and what is blank, as `sample` has it."""
     kinds = {"prompt": body.prompt, "infill": body.infill, "tokens": body.tokens}
     if len(given := [name for name, value in kinds.items() if value is not None]) > 1:
         raise UserError(f"give only one of prompt, infill and tokens, not {' and '.join(given)}")
@@ -104,6 +109,7 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
 
 
 def ids_of(tokens: Sequence[int | None], checkpoint: Checkpoint) -> Tensor:
+    """Token ids from a request, null where it is blank."""
     vocabulary, mask = checkpoint.model.vocab_size, checkpoint.model.mask_id
     if not tokens:
         raise UserError("tokens is empty: give token ids, null where it is blank")
@@ -120,6 +126,8 @@ def draft_tasks(body: DraftRequest, checkpoint: Checkpoint, limits: Limits) -> l
 
 
 class InfillRequest(TemplateRequest):
+    """A template, filled in n times."""
+
     n: int = Field(1, ge=1)
 
 

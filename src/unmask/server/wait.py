@@ -50,6 +50,7 @@ class Texts:
             ticket.cancel()
 
     def leave(self, number: int) -> None:
+        """Nothing more of this text is wanted."""
         self.tickets[number].cancel()
         self._open.discard(number)
 

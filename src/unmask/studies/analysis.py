@@ -23,6 +23,7 @@ RANDOM_ORDER = ("permutation", "iid")
 
 
 def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
+    """The same results with their analysis."""
     teacher = next(iter(results.named("teacher")), None)
     best = best_plan(results, teacher)
     analysis: Json = {
@@ -44,6 +45,7 @@ def analyse(results: Results, *, seed: int = 0, draws: int = DRAWS) -> Results:
 
 
 def contenders(results: Results) -> list[str]:
+    """Masked models that are compared with the teacher."""
     return results.named("student") + results.named("elbo")
 
 

@@ -135,6 +135,7 @@ class CellMaker:
     _warm: set[str] = field(default_factory=set)
 
     def cell(self, spec: CellSpec) -> Cell:
+        """A model's cell: read from the folder, or drawn and scored."""
         self.progress(str(spec))
         study, judge, real = self.study, self.measure.judge, self.measure.real
         drawn = [spec.entry.identity, spec.law(), study.n, study.seed, study.precision, self.ranks.device.type]
@@ -153,6 +154,7 @@ class CellMaker:
         return cell if cell.record.get("timing") == self._timing(spec) else replace(cell, seconds=None)
 
     def given(self, name: str, texts: Texts) -> Cell:
+        """A cell of texts that were not drawn here."""
         self.progress(name)
         measured = self.measure(texts, headline=True)
         self.progress(name, finished=1)
@@ -224,6 +226,7 @@ class CellMaker:
         )  # fmt: skip
 
     def bound(self, entry: Entry, plan: PlanOnGrid | None, steps: int, texts: Texts) -> Bound:
+        """NELBO on a plan in so many steps; without a plan, the ELBO."""
         what = f"{entry.name}, " + (f"NELBO, {plan.name}, {steps} steps" if plan else "ELBO")
         self.progress(what)
         law = plan and [plan.law(steps), steps, plan.behaviour(steps, 1.0, entry.checkpoint)]

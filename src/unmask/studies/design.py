@@ -47,6 +47,7 @@ class Design:
 
     @property
     def control(self) -> Sequence[int]:
+        """The teacher's numbers of steps."""
         return self.control_steps if self.others else self.steps
 
     @property
@@ -63,6 +64,7 @@ class Design:
         return list(dict.fromkeys(plan for entry in self.teachers + self.others for plan in self.plans_of(entry)))
 
     def grid(self) -> list[CellSpec]:
+        """The cells that were asked for."""
         if not self.draws:
             return []
         masked = [(entry, self.steps) for entry in self.others] + [(entry, self.control) for entry in self.teachers]
@@ -112,6 +114,7 @@ class Design:
         return bounds, missing
 
     def _bracketed(self, maker: CellMaker, plan: PlanOnGrid, cells: Sequence[Cell]) -> list[Cell]:
+        """More temperatures of the teacher on one plan."""
         teacher = self.teachers[0]
         if plan not in self.plans_of(teacher):
             return []

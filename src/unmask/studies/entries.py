@@ -83,6 +83,7 @@ def gather(
 
 
 def _sorted_out(models: Mapping[str, Any]) -> tuple[dict[str, Checkpoint], dict[str, Path]]:
+    """Loaded models, and files of texts."""
     if not models:
         raise UserError("there is nothing to evaluate: give NAME=CHECKPOINT, such as teacher=pocket, or texts")
     loaded: dict[str, Checkpoint] = {}

@@ -183,6 +183,7 @@ def _claimed(ranks: Ranks, out: str | Path | None, cells: str | Path | None) -> 
 
 
 def _check(study: Study, models: bool) -> None:
+    """What can be wrong with the options, before the first forward."""
     for temperature in study.temperatures or ():
         if Law(temperature).greedy and study.bounds:
             raise UserError("at temperature 0 a text that the model did not write has probability 0, and so no NELBO: "
@@ -199,6 +200,7 @@ def _check(study: Study, models: bool) -> None:
 
 
 def _check_mauve(study: Study, real: RealText | None) -> None:
+    """MAUVE needs a judge and held-out text, many texts, and a package."""
     if study.mauve:
         texts = study.n if real is None else len(real.pool)
         if study.judge is None or study.data is None or texts < LEAST:
@@ -207,6 +209,7 @@ def _check_mauve(study: Study, real: RealText | None) -> None:
 
 
 def _design(study: Study, entries: Sequence[Entry], notes: list[str], *, draws: bool) -> Design:
+    """The grid of cells, with the defaults that depend on the models."""
     temperatures = sorted(set(study.temperatures or TEMPERATURES), reverse=True)
     if not entries:
         return Design([], [], [], [], temperatures, draws=False)
@@ -238,6 +241,7 @@ def _design(study: Study, entries: Sequence[Entry], notes: list[str], *, draws: 
 
 
 def _doublings(length: int) -> set[int]:
+    """4, 8, 16, ... and one step a token."""
     return {2**k for k in range(2, length.bit_length())} | {length}
 
 
@@ -294,6 +298,7 @@ def _texts_of_files(
     strings: Mapping[str, Sequence[str]], files: Mapping[str, Path], tokenizer: Tokenizer, length: int | None, n: int,
     notes: list[str],
 ) -> dict[str, Texts]:  # fmt: skip
+    """Texts of files in the models' tokens, as many and as long as theirs."""
     texts = {}
     for name, several in strings.items():
         taken = several if length is None else several[:n]

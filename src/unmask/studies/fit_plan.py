@@ -163,6 +163,7 @@ def _check_target(out: Path, overwrite: bool) -> None:
 def _held_out(
     checkpoint: Checkpoint, name: str, data: Sequence[str | Path], texts: int, split: str | None, wrap: bool
 ) -> Texts:
+    """Blocks of the model's length, evenly spaced over the held-out text."""
     if texts < LEAST_TEXTS:
         raise UserError(f"--texts must be at least {LEAST_TEXTS}: half to fit on, half to measure on")
     tokenizer, length = checkpoint.tokenizer, checkpoint.model.length
@@ -260,6 +261,8 @@ def _one_order(plan: Plan) -> Locked | LeftToRight:
 
 @dataclass(frozen=True)
 class _Fit:
+    """What stays the same between the two halves."""
+
     body: Ready
     step_law: StepLaw
     plan: Locked | LeftToRight
@@ -274,6 +277,7 @@ class _Fit:
         return list(texts[self.ranks.rank :: self.ranks.world])
 
     def costs(self, texts: range, levels: int, advance: Advance | None) -> Tensor:
+        """The cost of every step, in nats per token, over the texts of all processes."""
         share = self.mine(texts)
         x_TL = self.texts_TL[share]
         blank_TL = torch.ones_like(x_TL, dtype=torch.bool)
@@ -310,6 +314,7 @@ class _Fit:
         return Forced(torch.tensor(log_q_TL, dtype=torch.float64), torch.tensor(step_TL))
 
     def worth(self, grid: Grid, forced: Forced, mine: Ratio, fitted: Ratio) -> Worth:
+        """A grid's NELBO, and what the fitted one has less on the same texts."""
         tokens_S = torch.bincount(forced.step_TL.flatten(), minlength=grid.steps) / len(forced.step_TL)
         nelbo = Score.of(mine, "nats/token", {}, seed=self.seed)
         less = difference(fitted, mine, "nats/token", {}, seed=self.seed)

@@ -123,6 +123,7 @@ def at_equal_entropy(cell: Cell, path: Sequence[Cell], score: str) -> Json | Non
 
 
 def _differ(one: Json, other: Json) -> bool:
+    """Whether two values of independent texts are surely apart."""
     half = math.hypot(*((score["high"] - score["low"]) / 2 for score in (one, other)))
     return abs(one["value"] - other["value"]) > half
 
@@ -141,6 +142,7 @@ class SpeedUp:
 
     @property
     def faster(self) -> bool:
+        """Whether 'x faster' may be said."""
         return self.value is not None and self.low is not None and self.low > 1
 
     def to_json(self) -> dict[str, Any]:
@@ -209,6 +211,7 @@ def reference(teacher: PathsByNFE, entropy_D: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def speed_up(student: Resampled, nfe: float, teacher: PathsByNFE) -> SpeedUp:
+    """Of a student's cell, against the teacher's paths by NFE, on the same plan."""
     log_nfe_N, value_ND = reference(teacher, student.entropy_D)
     fit_ND = falling(value_ND)
     reach = first_reach(log_nfe_N, fit_ND, student.nats_D)

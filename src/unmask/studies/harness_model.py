@@ -43,6 +43,7 @@ class DiffusionLM(LM):
         self.bounds: list[dict[str, Any]] = []
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Answers, each cut at the first of its stops."""
         answers: list[str] = [""] * len(requests)
         alike: dict[tuple[int, float], list[int]] = {}  # requests by length and temperature
         for i, request in enumerate(requests):
@@ -94,6 +95,7 @@ class DiffusionLM(LM):
         return value
 
     def summary(self) -> dict[str, Any]:
+        """What the likelihoods of this session came to, for the record."""
         errors = [row["stderr"] for row in self.bounds]
         mean = sum(errors) / len(errors) if errors else None
         return {"count": len(errors), "mean_stderr": mean, "views": self.views, "kind": "bound (ELBO), nats"}
@@ -135,6 +137,7 @@ class DiffusionLM(LM):
 
 
 def _cut(text: str, stops: str | list[str]) -> str:
+    """A text up to the first of its stops."""
     for stop in [stops] if isinstance(stops, str) else stops:
         if stop:
             text = text.split(stop)[0]

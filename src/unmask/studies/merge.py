@@ -89,6 +89,7 @@ def _held_out(run: Results) -> list[Json]:
 
 
 def _name_of(record: Json) -> str:
+    """What held-out text is called: its place, its split, and whether it was wrapped."""
     if record.get("source") is None:
         return "none"
     return f"{record['source']}, {record.get('split') or 'all of it'}" + (", wrapped" if record.get("wrap") else "")

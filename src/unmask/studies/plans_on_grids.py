@@ -48,6 +48,7 @@ class PlanOnGrid:
         return {"plan": any_plan(self.plan).to_json(), **about}
 
     def behaviour(self, steps: int, temperature: float, checkpoint: Checkpoint) -> str:
+        """What the sampler does on it, as a key."""
         how = checkpoint.process, checkpoint.step_law, checkpoint.model.mask_id is not None
         return fingerprint.behaviour(self.plan, self.at(steps), temperature, *how)  # type: ignore[arg-type]
 
@@ -96,5 +97,6 @@ def _try(one: PlanOnGrid, steps: int | None) -> None:
 
 
 def fitted_for_others(plans: Sequence[PlanOnGrid], steps: int) -> list[str]:
+    """A sentence for each plan whose grid was fitted for another plan."""
     sentences = [fitted_for_another(one.at(steps), one.plan, one.name) for one in plans]
     return [sentence for sentence in sentences if sentence]

@@ -183,6 +183,7 @@ class Results:
         return float(max(self.settings["temperatures"]))
 
     def to_json(self) -> Json:
+        """All of it, single texts included."""
         others = {name: item for name, item in vars(self).items() if name not in ("cells", "bounds")}
         cells, bounds = [cell.to_json() for cell in self.cells], [bound.to_json() for bound in self.bounds]
         return {"format": FORMAT, "version": VERSION, **others, "cells": cells, "likelihood": bounds}
@@ -213,6 +214,7 @@ def pack(data: Json) -> bytes:
 
 
 def unpack(path: Path) -> tuple[Json, str]:
+    """The content of a file of single texts, and its sha256."""
     with os_errors("read", path):
         packed = path.read_bytes()
     try:
@@ -223,6 +225,7 @@ def unpack(path: Path) -> tuple[Json, str]:
 
 
 def read_results(path: Path | str) -> Results:
+    """A results.json, or that of a folder, with what stands beside it."""
     path = Path(path) / "results.json" if Path(path).is_dir() else Path(path)
     data = read_json(path, "results")
     if data.get("format") != FORMAT:
@@ -234,6 +237,7 @@ def read_results(path: Path | str) -> Results:
 
 
 def _with_single_texts(data: Json, path: Path) -> Json:
+    """What stands in the file beside it goes where it belongs."""
     beside = path.with_name(data["per_text"]["file"])
     if not beside.is_file():
         raise UserError(f"{path} lacks {beside.name}, what single texts gave: put that file beside it")

@@ -107,6 +107,7 @@ class Study:
             self.bracket = False
 
     def _check_together(self) -> None:
+        """Options that exclude one another, and those that need another."""
         if self.only_bounds and not self.bounds:
             raise UserError("bounds alone and no bounds leave nothing to do: take one of the two")
         if self.only_bounds and (self.judge is not None or self.mauve or self.data is None):

@@ -34,6 +34,8 @@ Own = Callable[..., Scorer]  # (student, first=the first batch)
 
 @dataclass(frozen=True)
 class HeldOutScore:
+    """Nats per token on held-out text: the mean over sequences and its standard error."""
+
     kind: str  # "elbo", "nelbo": upper bounds on the negative log-likelihood; "nll": the thing itself
     nats: float
     stderr: float | None  # None of a single sequence
@@ -48,6 +50,7 @@ class HeldOutScore:
 
 
 def with_stderr(value: float, stderr: float | None, digits: int = 4) -> str:
+    """A number and its standard error, where it has one."""
     return f"{value:.{digits}f}" + ("" if stderr is None else f" ± {stderr:.{digits}f}")
 
 

@@ -43,6 +43,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], free: set[str]) 
 
 
 class Claimed(NamedTuple):
+    """What lies in a run's folder."""
+
     step: int  # of its newest state, 0 for none
     steps: int  # how many it was to have
     session: dict[str, Any]  # the last one
@@ -114,12 +116,14 @@ class RunFolder:
 
     @property
     def newest(self) -> int:
+        """The step of the newest state; 0 where there is none."""
         return max(self.states(), default=0)
 
     def round(self, number: int) -> Path:
         return self.path / "rounds" / str(number)
 
     def load_round(self, number: int, weights: Literal["raw", "ema"]) -> Checkpoint:
+        """The student of a round that is over."""
         path = self.round(number)
         if not path.is_dir():
             raise UserError(f"{path} is gone, and the round that was begun needs it as its teacher: put it back, or "
@@ -137,6 +141,7 @@ class RunFolder:
         return load_state(self.states()[step], tensors, self.ranks, self.cure(step))
 
     def cure(self, step: int) -> str:
+        """What to do about a damaged state."""
         older = max((other for other in self.states() if other < step), default=0)
         if not older:
             return f"name another --out, or remove {self.path} to start again"

@@ -42,11 +42,14 @@ class Bounds:
 
     @property
     def changed(self) -> list[str]:
+        """The bounds that are not the usual ones."""
         return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
 
 
 @dataclass(frozen=True)
 class Look:
+    """What one look found."""
+
     values: dict[str, float]
     crossed: dict[str, str]  # by bound: in words
 

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 
 class Run:
+    """One session of a run: the state in memory, and the loop."""
+
     def __init__(
         self, trainer: Trainer, model: Any, objective: Objective, data: Data, held_out: Data | None, ranks: Ranks,
         folder: RunFolder | None, config: dict[str, Any], guard: Guard | None = None,
@@ -213,6 +215,7 @@ class Run:
         return log
 
     def _report(self, done: int) -> None:
+        """Means since the last line, over all processes."""
         loss_sum, weight_sum, scored, *rest = self.window.sums
         per_region, norm = rest[:-1], rest[-1]
         steps, loss = self.window.steps, loss_sum / weight_sum if weight_sum else 0.0
@@ -280,6 +283,7 @@ class Run:
         return self.guard.look(student, elbo=score.nats, tau_product=tau_product, device=self.ranks.device.type)
 
     def _act(self, guard: Guard, look: Look, done: int) -> None:
+        """Warn of what is new, or stop."""
         if guard.action == "stop" and look.crossed:
             good = self.folder.newest if self.folder else 0
             saved = f"step {good} is saved" if good else "nothing was saved yet"

@@ -25,6 +25,8 @@ BEHIND = 4  # optimiser steps that the device may be behind the host
 
 
 class Arrivals:
+    """Numbers of optimiser steps, first in, first out."""
+
     def __init__(self) -> None:
         self._sent: deque[tuple[int, Tensor, torch.cuda.Event | None]] = deque()
 
@@ -48,6 +50,8 @@ class Arrivals:
 
 
 class Window:
+    """Sums over the optimiser steps since the last line of the log."""
+
     def __init__(self, sums: list[float] | None = None, steps: int = 0) -> None:
         self.sums = sums or []
         self.steps = steps

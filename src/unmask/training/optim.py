@@ -86,6 +86,7 @@ class Muon(torch.optim.AdamW):
             torch._foreach_copy_([p.view(-1, rows, columns) for p in moving], moved.split(counts))
 
     def momentum(self, parameter: nn.Parameter) -> Tensor:
+        """M of one parameter; zeros at first."""
         state = self.state[parameter]
         if not state:
             state["exp_avg"] = torch.zeros_like(parameter)

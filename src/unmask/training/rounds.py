@@ -114,6 +114,7 @@ class Rounds:
         return step // self.round_steps + 1
 
     def begins(self, step: int) -> bool:
+        """Whether step `step` is the first of a round."""
         return step % self.round_steps == 0
 
     def enter(self, round: int, student: Checkpoint | None) -> None:

@@ -47,6 +47,7 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def wait(device: torch.device) -> None:
+    """Until everything queued on the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":

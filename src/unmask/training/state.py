@@ -70,6 +70,7 @@ def _empty(folder: Path) -> None:
 
 
 def _write_mine(folder: Path, tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Any]:
+    """Write this process's file; say what is in it."""
     mine = _mine(tensors, ranks)
     file = folder / f"rank-{ranks.rank:05d}-of-{ranks.world:05d}.safetensors"
     write_tensors(file, {name: rows.values for name, rows in mine.items()})
@@ -139,6 +140,7 @@ def _there(path: Path) -> Path:
 
 @torch.no_grad()
 def _fill(path: Path, tensors: Mapping[str, Tensor], table: dict[str, Any]) -> None:
+    """Copy the rows this process holds out of whichever files have them."""
     if other := sorted(tensors.keys() ^ table.keys()):
         raise ValueError(f"it has other tensors than this run ({other[0]}, {len(other)} in all)")
     opened = cache(lambda file: safe_open(path / file, framework="pt"))  # a file holds hundreds of tensors

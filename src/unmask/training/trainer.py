@@ -128,6 +128,7 @@ class Trainer:
                 raise unknown(name, str(getattr(self, name)), allowed)
 
     def __repr__(self) -> str:
+        """What differs from the defaults."""
         changed = [f for f in dataclasses.fields(self) if f.init and getattr(self, f.name) != f.default]
         return f"{type(self).__name__}({', '.join(f'{f.name}={getattr(self, f.name)!r}' for f in changed)})"
 

@@ -347,6 +347,7 @@ def _lasting(source: Checkpoint | str | Path | None) -> str | None:
 def _fresh(
     family: str, preset: str | None, corpora: list[ShardSet], seed: int, shape: dict[str, Any], process: Process
 ) -> Any:
+    """A random model that fits the process and the corpora's tokenizer; the same seed gives the same weights."""
     kind = family_named(family)
     chosen = {name: value for name, value in shape.items() if value is not None}
     preset = preset or ("pocket" if family == "dit" else next(iter(kind.presets), ""))

@@ -14,6 +14,7 @@ from unmask.studies.results import Cell, Results
 
 
 def write_report(results: Results, folder: Path) -> Path:
+    """report.html, report.md and figures/*.svg; returns the page's path."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     drawn = figures(results)

@@ -58,6 +58,7 @@ def frontier(results: Results) -> Figure | None:
 
 
 def _says(cell: Cell) -> str:
+    """What a pointer over a point reads."""
     parts = [cell.model]
     if cell.steps:
         parts.append(f"{cell.plan}, {cell.steps} steps, NFE {cell.nfe:.1f}")

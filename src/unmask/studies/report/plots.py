@@ -62,6 +62,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
+    """One pair of axes."""
+
     title: str
     across: str
     up: str
@@ -81,6 +83,7 @@ class Figure:
 
     @property
     def legend(self) -> list[Series]:
+        """One of each name, of those that are drawn."""
         return list({one.name: one for panel in self.panels for one in panel.series if one.points}.values())
 
 
@@ -90,6 +93,7 @@ def page_svgs(figure: Figure) -> list[str]:
 
 
 def file_svg(figure: Figure) -> str:
+    """All panels and the legend as one file."""
     return _drawn(figure.panels, figure, alone=True)
 
 

@@ -35,6 +35,7 @@ def head_of(results: Results, first: str) -> list[str]:
 
 
 def questions(results: Results) -> Table:
+    """Right answers to the questions that were asked, beside what they cost."""
     rows = []
     for row in results.questions:
         error = "" if row["stderr"] is None else f" ± {row['stderr']:.1%}"
@@ -141,6 +142,7 @@ def _number(value: float, signed: bool, digits: int) -> str:
 
 
 def interval(score: Json | None, signed: bool = False, digits: int = 3) -> str:
+    """A value with its interval beneath."""
     if score is None or score["value"] is None:
         return NONE
     ends = limits(score, signed, digits)
@@ -195,6 +197,7 @@ def two_by_two(results: Results) -> Table:
 
 
 def likelihood(results: Results) -> Table:
+    """N-step NELBO in nats per token (per byte beneath), the ELBO in the last columns."""
     less = {(d["model"], d["plan"], d["steps"]): d for d in results.analysis["likelihood"]}
 
     def text_of(model: str, plan: str, steps: int) -> str:
@@ -240,6 +243,7 @@ def one_token_a_step(results: Results) -> Table:
 
 
 def path_gaps(results: Results) -> Table:
+    """R at the headline's temperature, and at the one chosen for the least R."""
     least = {(g["model"], g["plan"], g["steps"]): g for g in results.analysis["least_gap"]}
 
     def text_of(model: str, plan: str, steps: int) -> str:

@@ -56,6 +56,7 @@ def _why_none(results: Results) -> str:
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
+    """The numbers beneath the headline, each with what it is."""
     entry, numbers = results.analysis["headline"], []
     if entry is not None:
         for name, gap in entry["gap_to"].items():
@@ -70,6 +71,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
 
 
 def meaning(results: Results) -> list[str]:
+    """The sentences of 'what this means'."""
     entry = results.analysis["headline"]
     sentences = [] if entry is None else [_speed(results, entry), _gap(entry), *_alike(entry)]
     sentences += [_plan(results)]
@@ -144,6 +146,7 @@ def _side(less: Json) -> str:
 
 
 def _alike(entry: Json) -> list[str]:
+    """Where equal entropy was not equal diversity."""
     words = {"self_bleu": "alike among themselves: self-BLEU", "repeated_4": "repetitive: repeated 4-grams"}
     sentences = []
     for score, what in words.items():
