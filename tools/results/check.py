@@ -1,7 +1,7 @@
 """Works out again what a committed run says, from what single texts gave: scores, intervals, paired differences.
 
-A value must agree to five digits, the ends of an interval to a tenth of its width. MAUVE and distances between two
-laws, which have no single texts, are not checked.
+A value must agree to five digits, the ends of an interval to a tenth of its width: a bootstrap has that much chance in
+it. What a run has no single texts for (MAUVE, distances between two laws) is not checked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """Cells of committed runs at equal own entropy: the judge's nats a byte of one less another's, from their means alone.
 
-R is the judge's nats less the own entropy, so at equal own entropy the judge's nats differ as R does. The two sides are
-taken for independent. Early runs kept Gen PPL and R only of cells below T = 1: their nats a byte are taken from Gen
-PPL, with as many tokens a byte as at T = 1, and the own entropy is these nats less R. By two judges that differs by
-0.005 at T = 0.95 and by 0.03 at T = 0.7 (`pocket`); R moves with it by at most 0.001 and 0.01.
+R is the judge's nats less the own entropy, so at equal own entropy the judge's nats differ as R does. The texts of
+these runs are gone, so the two sides are taken for independent: such intervals are unpaired, and a little wide.
+
+Of cells below T = 1 the early runs kept Gen PPL and R only. Then the judge's nats a byte are taken from Gen PPL, with
+as many tokens a byte as the same model, plan and steps had at T = 1, and the own entropy is these nats less R. Two
+judges must find one own entropy; they differ by 0.005 at T = 0.95 and by 0.03 at T = 0.7 (`pocket`). R hardly moves
+with it: that is at most 0.001 and 0.01 of what is read off.
 """
 
 from __future__ import annotations
@@ -50,8 +53,10 @@ def read_off(run: Run, cells: Sequence[Json], entropy: float) -> tuple[float, fl
 
 
 def gap(run: Run, one: Json | None, cells: Sequence[Json], sign: int = 1) -> list[float] | None:
-    """The judge's nats a byte of a cell less those of a path at its own entropy, [value, low, high]; with `sign` -1 of
-    the path less the cell."""
+    """The judge's nats a byte of a cell less those of a path at its own entropy, [value, low, high].
+
+    With `sign` -1 of the path less the cell.
+    """
     own = None if one is None else own_entropy(run, one)
     read = None if own is None else read_off(run, cells, own)
     if one is None or read is None:

@@ -1,6 +1,8 @@
-"""Fills pages: between `<!-- begin NAME -->` and `<!-- end NAME -->` goes a table made from committed runs, by a
-function that takes runs and gives a Table: `few_steps` is few-steps. `<!-- begin open -->` names the tables of its page
-that are empty, whose runs are not there yet."""
+"""Fills pages: between `<!-- begin NAME -->` and `<!-- end NAME -->` goes a table made from committed runs.
+
+The tables are the functions of some modules that take runs and give a Table: `few_steps` is few-steps. Before its run a
+table is empty. `<!-- begin open -->` names the tables of its page that are.
+"""
 
 from __future__ import annotations
 

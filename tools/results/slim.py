@@ -216,8 +216,10 @@ def _bound(bound: Bound, seed: int) -> Json:
 
 
 def matches(bounds: Sequence[Bound], seed: int) -> list[Json]:
-    """N-step NELBOs less that of the teacher's most steps, paired over texts; a curve for each plan. Against most steps
-    in random order, and in the best order that was run in as many."""
+    """N-step NELBOs less that of the teacher's most steps, paired over texts; a curve for each plan.
+
+    Against two yardsticks: most steps in random order, and in the best order that was run in as many.
+    """
     mine = [bound for bound in bounds if bound.model == "teacher" and bound.plan]
     usual = max((b for b in mine if b.plan in RANDOM_ORDER), key=lambda b: (b.nfe or 0, b.plan == "permutation"),
                 default=None)  # fmt: skip

@@ -1,7 +1,8 @@
 """`unmask bench cache`: what an approximate cache of keys and values costs, in nats a token, and what it saves.
 
-At every step the law that each token was drawn from is compared with the law that the network has there without a
-cache. The sum over the steps is KL(law with the cache || law without), given the plan.
+Texts are written with the cache; at every step the law that each token was drawn from is compared with the law that
+the network has there without a cache. The sum over the steps is KL(law with the cache || law without), given the plan;
+for a plan that looks at the model, that of the tokens alone: without the cache it might have chosen other positions.
 
 Shapes: S texts, L positions, M positions drawn, V states.
 """

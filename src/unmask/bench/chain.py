@@ -1,7 +1,10 @@
 """`unmask bench chain`: the time of a step with and without a chain's head, and of a causal model of the same size.
 
-All three write whole texts. The head runs in rounds until nothing changes (inference/chain_draws.py), with each kind of
-noise. Random weights cost what trained ones cost, but for the number of rounds.
+All three write whole texts. The head runs in rounds until nothing changes (inference/chain_draws.py): with Gumbel
+noise, which is what `sample` uses; with one uniform a position, which changes tokens more often; and by speculative
+acceptance. Random weights cost what trained ones cost, but for the rounds: a trained head needs its own number of them,
+so give it with --model. With --data the N-step NELBO with and without the head is measured too, and compared at equal
+seconds. The causal model keeps keys and values and goes token after token, on a GPU by CUDA graphs.
 
 Shapes: B sequences, L positions.
 """

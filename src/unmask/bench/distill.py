@@ -1,7 +1,8 @@
-"""`unmask bench distill`: our MCD step against the plain one, same models, same noise, same bodies, same run.
+"""`unmask bench distill`: our MCD step against the plain one, same models, same noise, same run.
 
 Plain is the algorithm as one would write it down: full logits of both models at every position, float32 log-softmax
-tables of them, the divergence and the cross-entropy from these, autograd.
+tables of them, the divergence and the cross-entropy from these, autograd. It has the very bodies ours has (compiled, if
+ours are), so the difference is what is done with the vocabulary.
 
 Shapes: B sequences, L positions, V states.
 """

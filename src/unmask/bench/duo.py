@@ -1,8 +1,9 @@
 """`unmask bench duo`: our training step of Duo against the plain one, with and without the curriculum, in one run.
 
-Plain is the algorithm as one would write it down, on the very body ours has: a float32 table of the softmax at every
-position, the NELBO's sum and gathers from it, autograd; in the curriculum the whole Gaussian latent of positions x
-states, its softmax and the product with the table of tokens.
+Plain is the algorithm as one would write it down: logits at every position, a float32 table of their softmax, the
+NELBO's sum and gathers from it, autograd; in the curriculum also the whole Gaussian latent of positions x states, its
+softmax and the product with the table of tokens. It has the very body ours has (compiled, if ours is), so the
+difference is what is done with the vocabulary.
 
 Shapes: B sequences, L positions, K = V states.
 """

@@ -1,7 +1,10 @@
 """`unmask bench llada`: our sampler on LLaDA's shape against its published `generate`, both on random weights.
 
-A setting's forwards are all alike, so a few of each are timed, in turn with those they are compared with. What fails in
-one part is shown, and the next part goes on. Shapes: B rows, L positions.
+A setting's forwards are all alike, so a few of each are timed, in turn with those they are compared with. "Plain" is
+`generate` written plainly, on transformers' layers as they are or on the body that ours has; ours goes as it is, and as
+`--compile` has it. What fails in one part is shown, and the next part goes on.
+
+Shapes: B rows, L positions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`unmask bench plans`: the sampler's own error against the number of forwards, every plan, no training.
 
-The denoisers are oracles. On short lines the error is KL(p || Q) by enumeration, exact; on lines of text (a mixture of
-character trigrams fitted to books) it is E_u KL(p || q_u) a character, by teacher forcing.
+The denoisers are oracles, so all error comes from drawing several positions in one step as if they were independent.
+On short lines the error is KL(p || Q) by enumeration, exact. On lines of text (a mixture of character trigrams fitted
+to books) it is the error given the plan, E_u KL(p || q_u) a character, by teacher forcing, with its standard error.
 """
 
 from __future__ import annotations

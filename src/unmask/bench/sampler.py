@@ -2,7 +2,8 @@
 
 The plain one computes full logits, the carry-over rule (Duo's: the posterior) and a float64 Gumbel race over all
 positions; it is timed with the body as published (eager, autocast) and with the very body ours uses. "Body alone" is
-the floor of any sampler that runs one forward a step.
+the floor of any sampler that runs one forward a step. "A call of sample" has all that a user waits for in it, the
+decoding of texts too, once the model is ready.
 
 Shapes: B sequences, L positions, V states.
 """

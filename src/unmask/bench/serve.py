@@ -1,6 +1,7 @@
 """`unmask bench serve`: requests a second of clients that ask at once, against calls of `sample` one at a time.
 
-Each client asks again as soon as it has its answer; texts are compared with what the same request gives alone.
+The engine is driven in this process, or over HTTP on the loopback, by so many clients, each of which asks again as soon
+as it has its answer. Every text is then compared with the one that the same request gives alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Optimiser steps timed side by side: the same model and optimiser, another loss a row.
 
-A timed repeat is several steps in a row, as in training, where the host prepares the next while the device works.
+A step is forward, backward and AdamW, over `accumulate` micro-batches; a timed repeat is several steps in a row, as in
+training, where the host prepares the next step while the device works on this one.
+
 Shapes: B sequences, L positions.
 """
 
@@ -151,7 +153,9 @@ def time_losses(
     seconds: float, *, largest: Loss, **recorded: float,
 ) -> Row:  # fmt: skip
     """A row for each loss, and for each pair (plain, ours) how much faster ours is; a single pair needs no name.
-    `largest`: the loss that says how many sequences fit. `seconds`: about the most to spend on the repeats of a row."""
+
+    `largest`: the loss that says how many sequences fit. `seconds`: about the most to spend on the repeats of a row.
+    """
     if seconds <= 0:
         raise UserError("seconds must be above 0")
     cuda, accumulate = bench.place.type == "cuda", options.accumulate

@@ -1,8 +1,9 @@
 """Save and load checkpoints: our own format, and published ones through their family.
 
-Our format is a folder: config.json (family, shape, process, step law, the sha256 of every other file), the weights (the
-EMA), optionally the raw ones, tokenizer.json, provenance.json. It is written elsewhere and renamed; on loading every
-hash is checked.
+Our format is a folder: config.json (family, shape, process, step law, the sha256 of every other file),
+model.safetensors (the EMA, or the only weights), optionally raw.safetensors (of the parameters that were trained),
+tokenizer.json, provenance.json. It is written elsewhere and renamed, so a reader finds a whole checkpoint or the one
+before it; on loading every hash is checked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Read a `torch.save` file without executing anything in it.
 
-Its instructions are read one by one: plain values and containers are built, a tensor becomes a note of where it lies,
-and every other object an inert placeholder. No name is looked up and nothing of the file is called. Work and memory are
-bounded by the size of the file.
+A pickle is a small program that may call any function it names. Here it is not unpickled at all: its instructions are
+read one by one, plain values and containers are built, a tensor becomes a note of where it lies, and every other
+object an inert placeholder. No name is looked up, nothing is imported and nothing of the file is called. Work and
+memory are bounded by the size of the file.
 """
 
 from __future__ import annotations

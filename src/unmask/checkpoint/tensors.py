@@ -29,8 +29,11 @@ def mapped_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _portions(path: Path) -> Iterator[dict[str, Tensor]]:
-    """The tensors of a file, some at a time. It is mapped anew for each portion: what was read of a mapping counts as
-    memory until it is let go, so that copies from one mapping would take twice the file."""
+    """The tensors of a file, some at a time.
+
+    The file is mapped anew for each portion: what was read of a mapping counts as memory of this process until it is
+    let go, so that copies from one mapping would take twice the file.
+    """
     with reading(path, cure="copy or download it again"), open(path, "rb"):  # the library's own errors lack a number
         with safe_open(path, "pt") as file:
             names = list(file.keys())

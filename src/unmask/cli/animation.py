@@ -1,7 +1,9 @@
 """`--gif` and `--html`: one sample from blank to text, saved as an animation, each token coloured by its step.
 
-Every token has its place from the start and hidden ones are blocks of their own width: the text appears, it does not
-move. Shapes: T frames, the first before any step; L positions.
+The end is known when it is saved, so every token has its place from the start and hidden ones are blocks of their own
+width: the text appears, it does not move. Only a token that remasking takes back may have had another width.
+
+Shapes: T frames, the first before any step; L positions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """`unmask duality`: the Gaussian-discrete duality in numbers and a figure, from real draws.
 
-The full K-dimensional latent and the rules without it (u < gamma; else the one strongest rival) are run on the same
-noise and must agree draw for draw, in both shadows. Shapes: G gammas, N draws, K states with the mask.
+The latent has two shadows: the masked process asks whether the token's coordinate is the largest, the uniform process
+which one is. The full K-dimensional latent and the rules without it (u < gamma; else the one strongest rival) are run
+on the same noise and must agree draw for draw, in both.
+Shapes: G gammas, N draws, K states with the mask.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The paper's two figures, made from real draws: the latent paths and their two shadows, and u against gamma.
 
-One sentence gets one fixed noise in K dimensions a token. The bottom panel shows all tokens, the top panels follow one.
-Shapes: L tokens, K states, T times.
+The masked shadow of a latent is whether the token's coordinate is the largest, the uniform shadow which one is.
+
+One sentence of L tokens gets one fixed noise in K dimensions a token. The bottom panel shows all of them, the top
+panels follow one. Shapes: L tokens, K states, T times.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A command line from a typed function: its signature gives the options, its docstring their help.
 
-The presenter, whose keywords are options too, gets the function with its values filled in, and calls it. `--config`
-reads a recipe (YAML), options override it, `--print_config` shows the outcome.
+`CommandLine(function, program, present)`: the options are the function's parameters that a line of text can give, and
+the presenter's keywords, which are about what is shown. The presenter gets the function with its values filled in, and
+calls it. `--config` reads a recipe (YAML), options override it, `--print_config` shows the outcome.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """`--watch`: half-written text as a person can read it, and the terminal on which it appears step by step.
 
-Tokens that stand together are decoded together, so that characters spread over several come out whole. The show goes to
-stderr and is wiped at the end. Shapes: B samples of a batch, L positions.
+A token's text is found by decoding it with its visible neighbours, so that characters spread over several tokens come
+out whole. The show goes to stderr and is wiped at the end: what stdout gets is the finished text, whoever reads it.
+
+Shapes: B samples of a batch, L positions.
 """
 
 from __future__ import annotations
@@ -81,7 +83,10 @@ def render(now_L: Tensor, before_L: Tensor, given_L: Tensor, mask_id: int, codec
 
 
 class Watch:
-    """A callback for `sample` that shows the batch under way, for as long as its `with` block lasts, on a terminal."""
+    """A callback for `sample` that shows the batch under way, for as long as its `with` block lasts.
+
+    Where stderr is not a terminal it shows nothing.
+    """
 
     def __init__(self, codec: TextCodec | None, console: Console | None = None, lasts: float = LASTS) -> None:
         from rich.console import Console

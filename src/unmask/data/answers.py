@@ -1,8 +1,9 @@
 """Prompts with their answers, as batches for supervised fine-tuning: the prompt is given, the answer is learnt.
 
 A line of the JSONL is `{"prompt": …, "answer": …}`, taken as it stands, or `{"messages": [{"role": …, "content": …}]}`,
-spelled by the model's chat template. An answer ends with EOS, and a row is filled with EOS up to the longest row of its
-global batch, as LLaDA does it: so any number of processes, and any micro-batch, fills alike.
+spelled by the model's chat template; its last message is the answer. An answer ends with EOS, and a row is filled with
+EOS up to the longest row of its global batch, as LLaDA does it: the model learns that nothing follows. So any number of
+processes, and any micro-batch, fills alike.
 
 Shapes: T rows of the global batch, B of them here, L positions.
 """

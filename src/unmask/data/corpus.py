@@ -1,7 +1,8 @@
 """Text from wherever it is kept, as a stream of pieces: files, compressed files, JSON lines, folders, the sample.
 
-A document comes in pieces of bounded size, cut where a tokenizer would cut as well. Text is kept byte for byte, but for
-a byte-order mark, the separator lines and the one newline that ends a document's last line.
+A document comes in pieces of bounded size, cut where a tokenizer would cut as well, so that no file and no document is
+ever held whole (a line of JSON is). Text is kept as it is, byte for byte, but for a byte-order mark, the separator
+lines and the one newline that ends a document's last line. Documents of nothing but white space are left out.
 """
 
 from __future__ import annotations
@@ -201,9 +202,11 @@ def _not_utf8(name: str, where: str) -> UserError:
 
 
 def text_documents(chunks: Iterable[str], separator: str) -> Iterator[Piece]:
-    """Documents parted by lines that hold the separator and nothing else. Every document is seen as starting with the
-    newline that ends the line before it: a separator line is then always newline, separator, and a newline that already
-    belongs to the next document."""
+    """Documents parted by lines that hold the separator and nothing else.
+
+    Every document is seen as starting with the newline that ends the line before it, the first one too. A separator
+    line is then always newline, separator, and a newline that already belongs to the next document.
+    """
     line = r"\r?\n" + re.escape(separator) + r"\r?"
     inside, at_end = re.compile(line + r"(?=\n)"), re.compile(line + r"(?=\n|\Z)")
     margin = len(separator) + 4  # what may turn out to be a separator once more text is read
@@ -286,8 +289,11 @@ _LOOK_BACK = 1 << 12
 
 
 def safe_cut(text: str, low: int, high: int) -> int:
-    """The last place in (low, high] where a cut leaves the tokens as they are: after a letter and before a space every
-    pre-tokenizer in use has a boundary. Text without any such place for a long stretch is cut at `high`."""
+    """The last place in (low, high] where a cut leaves the tokens as they are.
+
+    After a letter and before a space every pre-tokenizer in use has a boundary. Text without any such place for a long
+    stretch (no spaces at all) is cut at `high`.
+    """
     near = max(low + 1, high - _LOOK_BACK)
     for pattern, begin in ((_SAFE, near), (_FAIR, near), (_FAIR, low + 1)):
         places = [found.start() for found in pattern.finditer(text, begin, high + 1)]

@@ -1,7 +1,8 @@
 """The folder that `prepare` fills: what an earlier run left there, and whether this one may go on with it.
 
-`unfinished.json` holds settings, inputs, how the text is divided and the shards that are done; `index.json` comes last
-and makes the folder whole. Another text or other settings are refused, and nothing is touched.
+`unfinished.json` holds what is known so far: settings, inputs, how the text is divided, the shards that are done.
+`index.json` comes last and makes the folder whole; the other is then removed. Another text or other settings are
+refused, with what differs, and a refused command touches nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """Batches of token blocks, computed from the step alone: nothing to save, nothing to restore.
 
 Step s of a run with `total` rows a step holds places s*total .. (s+1)*total - 1 of an endless sequence of blocks. One
-epoch is a fresh permutation of all blocks; a rank or a micro-batch asks for its own rows of the global batch. With
-weights, each corpus has its own epochs and fills a share w_j / sum(w) of the places (shuffle.interleave).
+epoch of a corpus is a fresh permutation of its blocks, each exactly once. Resuming is asking for the same step; a
+rank or a micro-batch asks for its own rows of the global batch, and any division gives the same global batch.
+
+Several corpora without weights are one pool of blocks. With weights, each is its own pool with its own epochs, and
+corpus j fills a share w_j / sum(w) of the places, evenly spread (shuffle.interleave).
 
 Shapes: B rows, L positions.
 """

@@ -1,7 +1,8 @@
-"""Encode the divided text and pack it into shards of a fixed number of tokens of one split.
+"""Encode the divided text and pack it into shards, from wherever the finished shards end.
 
-With each finished shard goes the place where the next one begins: starting there gives the same bytes as never having
-stopped.
+A shard is a fixed number of tokens of one split. With each finished shard goes the place where the next one begins:
+which item of which source, and how many of that item's tokens are already packed. Starting there gives the same bytes
+as never having stopped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The verb `prepare`: text in, a folder of packed token shards out; stopped at any moment, the same call goes on, and
-ends with the same bytes as one that was not.
+"""The verb `prepare`: text in, a folder of packed token shards out; stopped at any moment, the same call goes on.
 
     inputs -> (streams written to disk) -> survey -> division -> tokenizer -> encode and pack -> index
+
+Every file in the result is a function of the text and the settings alone, so a run that was cut off and taken up again
+ends with the same bytes as one that was not.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
-"""Orders without memory, which block comes i-th, from i alone: a keyed permutation (a Feistel network, repeated until
-it lands inside), and sources interleaved in exact proportion. Integer arithmetic: the same numbers on every machine."""
+"""Orders without memory: which block comes i-th, computed from i alone.
+
+`permuted` is a keyed permutation of 0..n-1 (a Feistel network, repeated until it lands inside), `interleave` shares a
+sequence among sources in exact proportion. Both are integer arithmetic in numpy, so they give the same numbers on
+every machine and in every version, in O(1) memory for any n, and can be asked for any i first.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,11 @@ def permuted(places: np.ndarray, n: int, key: int) -> np.ndarray:
 
 
 def interleave(places: np.ndarray, weights: list[float]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each source the rows of `places` that are its own, and how many came to it before each. Source 0 takes place
-    i when floor(w_0 i) steps up, the others share what it leaves in the same way."""
+    """For each source the rows of `places` that are its own, and how many came to it before each.
+
+    Source 0 takes place i when floor(w_0 i) steps up, the others share what it leaves in the same way. Among the
+    first m places source j therefore has m w_j, to within the number of sources.
+    """
     rows = np.arange(len(places))
     places = places.astype(np.uint64)
     shares = []

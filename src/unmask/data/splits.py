@@ -1,5 +1,9 @@
-"""Which text goes to which split: the last 5% of the documents are validation, the 5% before them test, the rest is for
-training. With too few documents for that (a single book) it is divided by characters."""
+"""Which text goes to which split: counted once, then known for every piece by its place in the corpus.
+
+The rule: the last 5% of the documents are validation, the 5% before them test, the rest is for training. A corpus with
+too few documents for that (a single book) is divided in the same way by its characters. The splits follow each other
+in the order of the text, so one pass writes all three.
+"""
 
 from __future__ import annotations
 

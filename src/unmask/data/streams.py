@@ -1,5 +1,8 @@
-"""Text that passes by only once, standard input and Hugging Face datasets, written to disk so it can be read again. A
-dataset that is cut off goes on from its last whole part; standard input starts again."""
+"""Text that passes by only once, standard input and Hugging Face datasets, written to disk so it can be read again.
+
+A stream is written to parts of compressed JSON lines, one piece of a document a line. A dataset that is cut off goes
+on from its last whole part; standard input starts again, from whoever pipes it in.
+"""
 
 from __future__ import annotations
 

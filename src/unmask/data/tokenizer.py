@@ -1,7 +1,8 @@
 """Text to token ids and back: byte-level BPE, trained here or given as a `tokenizer.json`; GPT-2's is bundled.
 
-`size` counts the tokens without a mask. Text is only ever text: `<|endoftext|>` inside a document is spelled out in
-ordinary tokens, and decode(encode(text)) == text for every byte-level tokenizer.
+`size` counts the tokens without a mask, which a tokenizer does not know.
+Text is only ever text: `<|endoftext|>` inside a document is spelled out in ordinary tokens, never read as the end
+of the document, and decode(encode(text)) == text for every byte-level tokenizer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Diversity across samples and within them: what Gen PPL and entropy cannot see.
 
-distinct-n, self-BLEU and coverage look at the whole pool, repeated n-grams within a text; mutual information by lag
-asks how far apart tokens still know of each other. Pools of different sizes do not compare. Resampling texts would
-count a text drawn twice as repetition, so intervals of pool statistics are bootstraps of each text's influence
-(jackknife).
+distinct-n, self-BLEU and coverage look at the whole pool, so that a parrot with sixteen passages fails them however
+good each text is; repeated n-grams look within a text; mutual information by lag asks how far apart tokens still know
+of each other, compared with real text. Pools of different sizes do not compare: give real text of the same size.
 
-Shapes: T texts, G n-grams, N tokens, M pairs of them, S symbols.
+Resampling texts would count a text drawn twice as repetition, so intervals of pool statistics are bootstraps of each
+text's influence on them (jackknife). Shapes: T texts, G n-grams, N tokens, M pairs of them, S symbols.
 """
 
 from __future__ import annotations
@@ -98,10 +98,11 @@ def frequent_tokens(real: Texts, symbols: int = SYMBOLS) -> Tensor:
 
 
 def information(rows: Tokens, lag: int, symbol_V: Tensor, *, seed: int = 0) -> Ratio:
-    """I(x_i; x_{i+lag}) over all positions i, in nats, less what the same pairs show when they are shuffled.
+    """I(x_i; x_{i+lag}) over all positions i, in nats.
 
-    The estimate is the mean over pairs of log p(a, b) / p(a) p(b), and that logarithm less its mean is also each pair's
-    influence on it: so a bootstrap over texts needs no recounting.
+    Counting finite pairs shows information where there is none, so what the same pairs show when they are shuffled is
+    taken off. The estimate is the mean over pairs of log p(a, b) / p(a) p(b), and that logarithm less its mean is also
+    each pair's influence on it: so a bootstrap over texts needs no recounting.
     """
     rows = _rows(rows)
     symbol_N, start_M = symbol_V[torch.from_numpy(rows.flat_N)], torch.from_numpy(rows.starts(lag + 1))
@@ -122,8 +123,11 @@ def _pointwise(first_M: Tensor, second_M: Tensor) -> Tensor:
 
 def suspicions(pool: Mapping[str, Score], real: Mapping[str, Score]) -> dict[str, str]:
     """In what a pool is far less diverse than real text of the same size, in words by score; empty for an honest one.
-    Far: less than half of real text's distinct 4-grams or coverage, a self-BLEU more than half of the way from real
-    text's to 1, or repeated 4-grams a quarter of that way."""
+
+    Far: less than half of real text's distinct 4-grams or of its coverage, a self-BLEU more than half of the way from
+    real text's to 1, or repeated 4-grams a quarter of that way. Scores by name, those of `real` with other real text
+    as the pool.
+    """
     reasons = {
         "distinct_4": "of its 4-grams are distinct, real text's {}: texts repeat each other",
         "coverage_4": "of held-out text's 4-grams are in it, in other real text {}: it knows little of the language",

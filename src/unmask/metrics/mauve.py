@@ -1,4 +1,8 @@
-"""MAUVE: how much two clouds of text features overlap, by the package mauve-text; 1 is best.
+"""MAUVE: how much two clouds of text features overlap, by the package mauve-text.
+
+Features come from any encoder: an array, or `judge_features` (the last token's hidden state, as MAUVE's authors take it
+from gpt2-large). Texts go to clusters of both clouds together; MAUVE is the area under the curve of the two KL
+divergences from mixtures of the two histograms. 1 is best.
 
 It moves with the number of texts, the encoder and the number of clusters: compare only like with like. The interval
 resamples the histograms; resampling by itself pushes MAUVE down, so the draws are moved back to the value.

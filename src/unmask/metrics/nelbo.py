@@ -1,8 +1,10 @@
 """Likelihood on held-out text: the N-step NELBO of a sampler, and the usual ELBO of its model.
 
-NELBO_N = E_u E_data[-log q_u(x)] bounds the few-step sampler's own negative log-likelihood from above, log q_u(x) being
-that of writing x on the plan u (sampling/teacher_forcing). Text i meets the same u in every model, number of steps and
-grid, so differences are paired. A process that draws every position at every step has the bound of its path instead.
+log q_u(x) is the log-probability with which the sampler writes a text x given its plan u (sampling/teacher_forcing).
+NELBO_N = E_u E_data[-log q_u(x)] bounds the few-step sampler's own negative log-likelihood from above. There is no
+judge to please, and sharpening a calibrated model does not improve it. Text i meets the same plan u in every model,
+number of steps and grid, so differences are paired over texts and plans. A process that draws every position at every
+step has the bound of its path instead (sampling/path_bound).
 
 Shapes: T texts, B of them at once, L positions.
 """
@@ -54,7 +56,10 @@ def nelbo(
     device: str = "auto", precision: Precision = "auto", compile: bool = False,
 ) -> Likelihood:  # fmt: skip
     """The N-step NELBO of a model, plan and grid on held-out texts; under torchrun the processes share the texts.
-    Without `steps`, 8 or the grid's own. What a law (top-p, top-k) rules out has no likelihood."""
+
+    Without `steps`, 8 or the grid's own. What a law (top-p, top-k) rules out has no likelihood. `seed` names u, `batch`
+    is the number of views in a forward.
+    """
     _check(checkpoint, texts, batch, causal=False)
     plan = plan_of(checkpoint.process, None if plan is None else any_plan(plan), USUAL)
     if isinstance(plan, EveryPosition):
@@ -94,8 +99,11 @@ def elbo(
     checkpoint: Checkpoint, texts: Texts, *, masks: int = 1, seed: int = 0, batch: int | None = None,
     device: str = "auto", precision: Precision = "auto",
 ) -> Likelihood:  # fmt: skip
-    """The usual ELBO of a diffusion model from `masks` views of each text, or the exact likelihood of a causal one,
-    which is read in float32 whatever the precision."""
+    """The usual ELBO of a diffusion model, or the exact likelihood of a causal one, on held-out texts.
+
+    `masks` views of each text are taken; of a masked process, k masked positions stratified over its views and over
+    texts. A causal model is read in float32 whatever the precision: its likelihood is exact.
+    """
     if masks < 1:
         raise UserError(f"masks must be at least 1, not {masks}")
     causal = is_causal(checkpoint.model)

@@ -1,11 +1,13 @@
 """The path gap R: how far what a sampler writes is from what a judge believes, and its two halves, in nats per byte.
 
-R = E[log q_u(x) - log p_judge(x)] over samples = E_u KL(q_u || judge) >= KL(sampler || judge). It is Gen PPL minus the
-sampler's *own* entropy: a sampler that turns dull loses on one side what it gains on the other. The judge reads all of
-the decoded text, the first token and every end of a document too. A text may be spelled by several token sequences; log
-q counts the drawn one, so R understates the gap by the sampler's own doubt about spelling.
+R = E[log q_u(x) - log p_judge(x)] over samples = E_u KL(q_u || judge) >= KL(sampler || judge), where log q_u is the sum
+of the log-probabilities of the tokens actually drawn, as the sampler recorded it. It is Gen PPL minus the sampler's
+*own* entropy: a sampler that turns dull loses on one side what it gains on the other. At equal own entropy a difference
+of R is a difference of the judge's nats.
 
-Shapes: T texts.
+The judge reads the decoded text, all of it: the first token too, predicted from the token that starts a document, and
+every end of a document. A text may be spelled by several token sequences; log q counts the drawn one, so R understates
+the gap of the texts by the sampler's own doubt about spelling. Shapes: T texts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """How a judge reads texts: which tokens it sees, which of them it scores, in windows where a text is too long.
 
-Texts of similar length share a forward. What was said is kept (cache.Store) every few texts, so that a rerun costs
-nothing and a killed run goes on. Shapes: B windows in a forward, T tokens of each, V states.
+One pass gives, for each text, the sum of -log p over the scored tokens, their number, and, where asked, the sum of the
+judge's entropy there. Texts of similar length share a forward; a pad on the right changes nothing for a causal model.
+What was said is kept (cache.Store) every few texts, so that a rerun costs nothing and a killed run goes on.
+
+Shapes: B windows in a forward, T tokens of each, V states.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A score: a value with its count, its 95% interval, its unit and where it came from.
 
-Every statistic here is a ratio of sums over samples, or the exponential of one, so a bootstrap is a matrix product:
-resampling n samples weighs each by how often it was drawn. Statistics of the same samples share the weights:
-differences are paired. Samples that belong together, such as blocks of one book, are drawn together.
+Every statistic here is a ratio of sums over samples (a token mean over samples of different lengths is one, a plain
+mean another), or the exponential of one. So a bootstrap is a matrix product: resampling n samples with replacement
+weighs each by how often it was drawn. Statistics that share their samples share the weights: differences are paired.
+Samples that belong together, such as blocks of one book, are drawn together.
 
 Shapes: n samples, D bootstrap draws, R statistics.
 """
@@ -108,8 +109,10 @@ def _double(numbers: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class Score:
-    """A number a person may quote. low and high bound 95% of the bootstrap, `stderr` is its standard error, `ratio` the
-    statistic behind it, one entry a text, for a joint bootstrap with others."""
+    """A number a person may quote. low and high bound 95% of the bootstrap, `stderr` is its standard error.
+
+    `ratio` is the statistic behind it, one entry a text, for a joint bootstrap with others.
+    """
 
     value: float
     count: int  # samples, or texts
@@ -215,8 +218,11 @@ def independent(ratios: Sequence[Ratio], name: str, *, seed: int = 0, draws: int
 
 
 def choose_least(ratios: Sequence[Ratio]) -> tuple[int, Ratio]:
-    """Which of several is least, and the samples that are left to score it: every other sample only chooses, and the
-    rest only score, so that the luck which had it chosen is not counted. What is alone keeps all its samples."""
+    """Which of several is least, and the samples that are left to score it.
+
+    The least of several noisy values is too small, and the luck that had it chosen is in its samples. So every other
+    sample only chooses, and the rest only score. What is alone is not chosen, and keeps all its samples.
+    """
     if len(ratios) == 1:
         return 0, ratios[0]
     value_R = [ratio.part(slice(1, None, 2)).value for ratio in ratios]

@@ -1,6 +1,8 @@
 """Texts to be scored, drawn, real or anybody's, in one shape: token ids, what they spell, how many bytes that is.
 
-End-of-document tokens between documents spell nothing, count no bytes, and a judge reads its own in their place.
+A row may hold several documents with end-of-document tokens between them. Those tokens are not text: they spell
+nothing, count no bytes, and a judge with another tokenizer reads its own end-of-document token in their place.
+
 Shapes: T texts, L positions (shorter texts are padded with -1).
 """
 
@@ -100,8 +102,11 @@ class Texts:
 
 
 def clusters(document_T: Tensor) -> Tensor:
-    """Texts of one document belong together, for they are alike. Where documents are few, or one is most of it all,
-    they say too little of their own spread: the whole is taken for one text, in which neighbours belong together."""
+    """Texts of one document belong together, for they are alike.
+
+    Where documents are few, or one of them is most of it all, they say too little of their own spread, and the whole
+    is taken for one text: neighbours belong together.
+    """
     size_G, document_T = torch.unique(document_T, return_inverse=True, return_counts=True)[:0:-1]
     if len(size_G) >= FEW and 2 * int(size_G.max()) <= len(document_T):
         return document_T
@@ -109,8 +114,10 @@ def clusters(document_T: Tensor) -> Tensor:
 
 
 def of_samples(samples: Samples, tokenizer: Tokenizer | None, **facts: Any) -> Texts:
-    """Drawn texts, with what the sampler recorded; `facts` (the model's hash, its name) join the record. States beyond
-    the tokenizer, the padding of a published vocabulary, are left out of a text."""
+    """Drawn texts, with what the sampler recorded; `facts` (the model's hash, its name) join the record.
+
+    States beyond the tokenizer, the padding of a published vocabulary, spell nothing and are left out of a text.
+    """
     if tokenizer is None:
         raise UserError("this model has no tokenizer, so that its samples are no text: score a model that has one")
     prompted = bool((samples.given & (samples.tokens >= 0)).any())
@@ -166,8 +173,9 @@ def held_out(
 ) -> Texts:  # fmt: skip
     """Real text as blocks of `length` tokens, `count` of them evenly spaced over the whole (default: all).
 
-    `data` is a folder that `unmask prepare` wrote, a text file, a folder of them, or "sample" for what `unmask prepare
-    sample` holds out. Prepared folders and the sample have splits (default: validation). `wrap`: as MDLM makes them.
+    `data` is a folder that `unmask prepare` wrote, a text file (also compressed, or JSON lines), a folder of them, or
+    "sample" for what `unmask prepare sample` holds out. Prepared folders and the sample have splits (default:
+    validation), plain text is read whole. `wrap`: blocks as MDLM makes them, BOS, length - 2 tokens, EOS.
     """
     if (Path(data) / INDEX).is_file():
         return prepared([data], tokenizer, length, count=count, split=split, wrap=wrap)

@@ -1,7 +1,9 @@
 """How far drawn texts are from real ones by what a judge computes of them: energy distance and gradient moments.
 
-Both are means over pairs, a text never with itself, so both are 0 in the mean where the laws are equal, and single
-values may fall below 0. Intervals bootstrap the influence of each text on both sides, real text by whole documents.
+Both compare two laws of vectors by means over pairs, each unbiased: a text is never paired with itself. So both are 0
+in the mean where the laws are equal, and single values may fall below 0. Intervals bootstrap the influence of each text
+on both sides, real text by whole documents. They say how sure the value is where the laws differ; where they hardly do,
+look at what other real text has.
 
 Shapes: N drawn texts, M real ones, D features, V states, T tokens of a text.
 """

@@ -1,7 +1,10 @@
 """The engine: one thread owns a model and steps all texts that are asked for together.
 
-Between two steps new texts come in and finished ones leave. Noise is keyed by the seed and the number of the sample: a
-text does not depend on its company. Shapes: S rows of the table, L positions, M positions drawn, K alternatives.
+Between two steps new texts come in and finished ones leave, so that a forward is shared by requests of any length,
+number of steps, plan, temperature and seed. Noise is keyed by the seed and the number of the sample: a text does not
+depend on its company.
+
+Shapes: S rows of the table, L positions, M positions drawn, K alternatives.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What the cells of an evaluation say together: speed-ups, gaps, the least path gap, one token a step, time.
 
-The headline's plan, temperature and steps are settled without looking at any student. Shapes: D draws.
+Which plan is best, which temperature and which number of steps the headline is read at are settled without looking at
+any student: the plan by the teacher alone, the highest temperature, the fewest steps. Shapes: D draws.
 """
 
 from __future__ import annotations
@@ -50,8 +51,11 @@ def contenders(results: Results) -> list[str]:
 
 
 def best_plan(results: Results, teacher: str | None) -> str | None:
-    """The plan on which the control alone does best: by NELBO, else by R, else by the judge's nats. Plans are compared
-    at the steps that all of those ran which ran in the fewest."""
+    """The plan on which the control alone does best: by NELBO, else by R, else by the judge's nats.
+
+    Plans are compared at the steps that all of them ran, those that ran in the fewest steps: one that stands in merged
+    results for its many steps alone has nothing in common with the others.
+    """
     model = teacher or next(iter(contenders(results)), None)
 
     def by_bounds(plan: str) -> dict[int | None, float]:
@@ -182,8 +186,10 @@ def plan_differences(results: Results, seed: int, draws: int) -> list[Json]:
 
 
 def one_token_a_step(results: Results, seed: int, draws: int) -> list[Json]:
-    """NELBO of one token a step in random order and in the model's best order, where that was run, and of the model in
-    fewer steps less either, paired over texts."""
+    """NELBO of one token a step, where a model ran in so many steps: in random order, and in its best order.
+
+    With each NELBO of the model in fewer steps less either, paired over texts.
+    """
     length = int(results.settings["length"])
     rows = []
     for model in dict.fromkeys(bound.model for bound in results.bounds):

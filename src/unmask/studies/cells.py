@@ -1,7 +1,9 @@
 """Makes cells: drawn, timed, scored, and kept in a folder as soon as they are done.
 
-Samples are kept by what made them, scores by the samples, the judge, the real text and the code of the metrics: another
-judge costs no sampling, the same call costs nothing. Every cell draws from a seed of its own.
+Samples are kept by what made them (model, plan, steps, temperature, seed, what the sampler does), scores by the
+samples, the judge, the real text and the code of the metrics as well: another judge costs no sampling, the same call
+costs nothing. How long drawing took is stated only where it was drawn as it would be now. Every cell draws from a seed
+of its own, so that cells are independent and may be resampled one by one.
 """
 
 from __future__ import annotations

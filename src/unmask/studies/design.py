@@ -1,7 +1,8 @@
-"""Which cells an evaluation draws, and in which order: the grid that was asked for, then what a bracket needs.
+"""Which cells an evaluation draws, and in which order: the grid that was asked for, then whatever a bracket needs.
 
-The teacher's temperature is lowered, or raised, until every student's own entropy lies between two of the teacher's;
-one more is drawn where its entropy meets the student's, so that nothing is read off a long chord.
+Students first, then the teacher in more steps, its draw also cut (top-p). Then the teacher's temperature is lowered, or
+raised, until every student's own entropy lies between two of the teacher's; and one more teacher temperature is drawn
+where its entropy meets the student's, so that nothing has to be read off a long chord.
 """
 
 from __future__ import annotations

@@ -49,8 +49,10 @@ class Entry:
 def gather(
     models: Mapping[str, Source], files: Mapping[str, str | Path], compared: bool = True
 ) -> tuple[list[Entry], dict[str, Path], list[str]]:
-    """Models, the teacher first; files of texts by name; and what a reader should know about them. Where no texts are
-    `compared`, models need not have one tokenizer and length, nor a teacher."""
+    """Models, the teacher first; files of texts by name; and what a reader should know about them.
+
+    Where no texts are `compared`, models need not have one tokenizer and length, nor a teacher.
+    """
     if both := models.keys() & files.keys():
         raise UserError(f"{min(both)!r} is a model and a file of texts: give each a name of its own")
     for name, path in files.items():

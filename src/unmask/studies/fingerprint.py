@@ -1,7 +1,8 @@
 """What a sampler does, as a key: tokens and log q of a fixed tiny draw.
 
-Code that changes the law (the draw, a plan, a rule of ties) changes the tiny draw, and so the key under which a cell is
-kept: no version number has to be raised by hand.
+A kept cell is found again by the law that drew it. Code that changes the law (the draw, a plan, a rule of ties) changes
+the tiny draw, and so the key: cells of the old law are drawn again, without a version number that somebody must
+remember to raise. A draw takes milliseconds, and is made once a process for every plan, grid and temperature.
 """
 
 from __future__ import annotations

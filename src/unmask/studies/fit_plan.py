@@ -1,9 +1,16 @@
-"""The best plan for a model, and its best grid: a search over settings by N-step NELBO, then a shortest path.
+"""The best plan for a model, and its best grid: a search over settings, then a shortest path.
 
-Positions are ranked by u and cut into M levels of equal share. A step from level a to level b costs the mean of -log
-p(x_i | levels below a) summed over the levels a .. b-1, whatever the other steps are, so the N-step NELBO of a grid is
-the length of a path with N edges from level 0 to level M. One forward for each start a prices every b; a chain's head
-runs once for every pair (a, b). The grid is fitted on the first half of the texts and measured on the second.
+N-step NELBO scores any locked plan exactly: each candidate on the grid `rank`, by teacher forcing. The best one's grid
+is then fitted.
+
+Positions are ranked by u and cut into M levels of equal share. A step from level a to level b costs the mean of
+-log p(x_i | levels below a) summed over the levels a .. b-1; it does not depend on the other steps, so the N-step NELBO
+of a grid is the length of a path with N edges from level 0 to level M. One forward for each start a prices every b,
+and a small dynamic programme finds the best path, for all numbers of steps up to N at once. A chain's head runs once
+for every pair (a, b).
+
+The grid is fitted on the first half of the texts; the second half, which it has not seen, says what it is worth, with
+the errors of real text everywhere: those of documents.
 
 Shapes: T texts, L positions, M levels, R views in a forward; costs run from level a < M (A) to level b <= M (B).
 """
@@ -67,8 +74,10 @@ class Worth:
 
 @dataclass(frozen=True)
 class FittedPlan:
-    """The grid, what it and its rivals are worth, and the best paths of 1 .. N steps (costs of the fitting half); only
-    that of N where the plan's order depends on the number of steps."""
+    """The grid, what it and its rivals are worth, and the best paths of 1 .. N steps (costs of the fitting half).
+
+    Where the plan's order depends on the number of steps, paths of fewer would cut another order: then only that of N.
+    """
 
     grid: Grid
     plan: str
@@ -180,8 +189,11 @@ def fit_on(
     device: str = "auto", precision: Precision = "auto", progress: Progress | None = None,
     facts: dict[str, Any] | None = None,
 ) -> FittedPlan:  # fmt: skip
-    """The same on texts that are tokens already. `document_T` says which document each is cut from (default: all are of
-    one), `facts` (where they are from) join the record. Under torchrun the processes share the texts."""
+    """The same on texts that are tokens already.
+
+    `document_T` says which document each text is cut from (default: all are of one). Under torchrun the processes share
+    the texts and all return the same. `facts` (where the texts are from) join the record.
+    """
     model, candidates = checkpoint.model, [one for plan in plans for one in _candidates(plan)]
     check_denoiser(model)
     T, L = texts_TL.shape

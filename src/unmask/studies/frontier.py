@@ -85,9 +85,11 @@ def best_at(paths: Sequence[EntropyPath], target_D: Tensor) -> Tensor:
 
 
 def at_entropy(path: EntropyPath, target_D: Tensor) -> Tensor:
-    """The judge's nats where a path has the target's entropy, linear over its monotone part, from the hottest on; NaN
-    where it never does. Elsewhere the lower envelope, the best that any piece offers there, which is the teacher's
-    gain."""
+    """The judge's nats where a path has the target's entropy; NaN where it never does.
+
+    Linear in entropy over the monotone part of the path: from the hottest on, as long as entropy falls. Elsewhere the
+    lower envelope: the best that any piece of the path offers at that entropy, which is the teacher's gain.
+    """
     if len(path) < 2:
         return torch.full_like(target_D, torch.nan)
     entropy_PD = torch.stack([point.entropy_D for point in path])
@@ -104,8 +106,10 @@ def at_entropy(path: EntropyPath, target_D: Tensor) -> Tensor:
 
 
 def at_equal_entropy(cell: Cell, path: Sequence[Cell], score: str) -> Json | None:
-    """A score of a student's texts and of the teacher's where its path has their own entropy, linear between the first
-    pair of points that encloses it; None where there is no such score or pair."""
+    """A score of a student's texts and of the teacher's where its path has their own entropy.
+
+    Linear in entropy between two points, the first pair that encloses it. None where there is no such score or pair.
+    """
     target = cell.value("sampler_entropy")
     if target is None or any(one.value(name) is None for one in (cell, *path) for name in (score, "sampler_entropy")):
         return None

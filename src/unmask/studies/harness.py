@@ -1,6 +1,8 @@
-"""`unmask lm-eval`: EleutherAI's evaluation harness, run on a diffusion model. Noise is named by the request, not by
-its place in a batch, and a likelihood is a bound estimated from masked views (`likelihoods.json` has its standard
-error)."""
+"""`unmask lm-eval`: EleutherAI's evaluation harness, run on a diffusion model.
+
+What the harness asks for twice, it gets twice the same: noise is named by the request, not by its place in a batch.
+A likelihood is a bound estimated from masked views (`likelihoods.json` has its standard error).
+"""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ from unmask.studies.results import Bound, Cell, Json, Results, texts_of
 
 
 def merge(several: Sequence[Results]) -> Results:
-    """Several runs as one. They must share judge, protocol and held-out text, and mean the same by a model and a plan;
-    those that have bounds alone, which know no judge, join runs of any.
+    """Several runs as one. They must share judge, protocol and held-out text, and mean the same by a model and a plan.
+    Those that drew nothing have bounds alone, which know no judge, and join runs of any.
 
-    Of a cell that several have, the one with the most texts stays; of a bound the one on the texts of most bounds.
+    Of a cell that several have, the one with the most texts stays; of a bound the one on the texts that most bounds are
+    of, since bounds are compared text by text.
     """
     drawn = [run for run in several if run.cells] or several
     first = drawn[0]
@@ -68,8 +69,11 @@ def _on_common_texts(every: Sequence[Bound]) -> tuple[list[Bound], list[str]]:
 
 
 def _check_same_held_out(several: Sequence[Results]) -> None:
-    """Reject runs whose held-out text differs, by what was really read. With another n other blocks are taken, and no
-    hash tells whether it is one text: then it must be called the same."""
+    """Reject runs whose held-out text differs, by what was really read.
+
+    Equal numbers of blocks must be equal blocks, whatever the folder is called. With another n other blocks of a text
+    are taken, and no hash tells whether it is one text: then it must be called the same.
+    """
     names: dict[tuple[int | None, str], set[str]] = {}  # by number and hash of the blocks
     for record in (record for run in several for record in _held_out(run)):
         name = _name_of(record)

@@ -69,8 +69,10 @@ EVERY = PlanOnGrid(ANCESTRAL, ANCESTRAL, "uniform")
 
 
 def plans_on_grids(names: Sequence[str], steps: Sequence[int]) -> list[PlanOnGrid]:
-    """The plans that are asked for, each once; without steps, tried in their usual number. Rejects a plan or grid that
-    is none, a grid without such steps, and one that the plan does not take."""
+    """The plans that are asked for, each once; without steps, tried in their usual number.
+
+    Rejects a plan or grid that is none, a grid without such steps, and one that the plan does not take.
+    """
     plans = {}
     for name in names:
         plan, sign, grid = name.partition("@")

@@ -1,7 +1,8 @@
 """Questions with known answers, in GSM8K's format: what an instruction model makes right, and at what cost.
 
-A line is `{"question": …, "answer": "… #### 72"}`. A model is right if the number after its last `####`, or where it
-writes none its last number, is the one in the file.
+A line is `{"question": …, "answer": "… #### 72"}`. A model is right if the number after its last `####` is the one in
+the file; where it writes no `####`, its last number counts. Beside the share of right answers stand tokens a forward
+and seconds, since fewer steps cost right answers: one row a number of steps is the frontier of a model.
 """
 
 from __future__ import annotations

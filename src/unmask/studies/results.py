@@ -1,7 +1,8 @@
-"""The record an evaluation leaves, which is the schema of results.json (docs/evaluation.md has it field by field).
+"""The record an evaluation leaves, which is the schema of results.json: cells of samples, likelihoods, their meaning.
 
-What single texts gave stands beside it in per-text.json.xz: so runs can be merged (merge.py) and compared later without
-a judge, and anybody can work out an interval again.
+A cell is n texts of one (model, plan, steps, temperature, top-p) with their scores. What single texts gave stands
+beside results.json in per-text.json.xz: so several runs can be merged (merge.py) and compared later without a judge,
+and anybody can work out an interval again. docs/evaluation.md has the schema field by field.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """A model spread over processes: plain, copied (DDP) or sharded (FSDP2). The model file knows nothing of it.
 
-DDP acts when a module's forward runs, so the copied model sits inside a module whose forward calls the objective; FSDP2
-must know which methods are forwards. Gradients are *averaged* over processes by both. Weights and gradients stay
-float32 everywhere.
+Objectives call `student.features` and `student.logits`, not `student(...)`. DDP acts when a module's forward runs, so
+the copied model sits inside a module whose forward calls the objective; FSDP2 must know which methods are forwards.
+
+Gradients are *averaged* over processes by both; a caller that wants their sum multiplies by `world`. Weights and
+gradients stay float32 everywhere, so that all three kinds compute the same numbers up to the order of sums.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """How well a model in training predicts held-out text: the mean over sequences with its standard error.
 
-The numbers are those of metrics.elbo, with noise that is fixed and stratified over the sequences: two evaluations
-differ by the weights alone. Shapes: B sequences, L positions, T all sequences of the evaluation.
+The numbers are those of metrics.elbo: the ELBO for a masked model, the exact likelihood for a causal one. Noise is
+fixed, whatever the run's seed, and stratified over the sequences, so two evaluations differ by the weights alone; the
+standard error treats sequences as independent, which overstates it. The sequences are shared out over the processes.
+
+Shapes: B sequences, L positions, T all sequences of the evaluation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """The only training loop: any objective, one process or many.
 
-Everything random is drawn from a stream named by (seed, purpose, step), so no generator is ever saved. One optimiser
-step is one global batch: the gradient of sum(loss · weight) over all its rows, divided by sum(weight) over all ranks
-and micro-batches. The host looks at a step's loss a few steps later (metrics.py), so that a GPU never waits for it;
-before anything is reported, evaluated or kept, every step so far is looked at.
+Everything random is drawn from a stream named by (seed, purpose, step), so a state is the trained weights, the
+optimiser, the average and the step number; no generator is ever saved. One optimiser step is one global batch: the
+gradient of sum(loss · weight) over all its rows, divided by sum(weight) over all ranks and micro-batches. An objective
+may have rounds (rounds.py): the student of every round is kept, and may be the teacher of the next.
+
+The host only queues work and looks at a step's loss a few steps later (metrics.py), so that a GPU never waits for it.
+Before anything is reported, evaluated or kept, every step so far is looked at, which ends the run if one went wrong.
 """
 
 from __future__ import annotations
@@ -357,8 +360,10 @@ def _seed_dropout(device: torch.device, seed: int) -> None:
 
 
 def _terms(output: LossOutput, regions: tuple[str, ...]) -> tuple[Tensor, Tensor]:
-    """The loss to go backward from, and the sums for the record: loss · weight, weight, tokens that the head ran on,
-    then loss · weight and weight of each region."""
+    """The loss to go backward from, and what is summed for the record.
+
+    The sums: loss · weight, weight, tokens that the head ran on, then loss · weight and weight of each region.
+    """
     weighted_BL = output.loss_BL * output.weight_BL
     seen_BL, loss = weighted_BL.detach(), weighted_BL.sum()
     wide = torch.float32 if seen_BL.device.type == "mps" else torch.float64

@@ -1,8 +1,12 @@
 """The numbers of a run on their way: from the device, through means over steps, to `metrics.jsonl` and TensorBoard.
 
-Numbers are looked at a fixed number of steps after they were sent, so that host and GPU do not wait for each other, and
-all processes look at the same step at the same time. After a restart everything past the restored step is cut off the
-log; sums that are still open are part of the training state.
+Reading a number from a GPU at once would make the host wait until the step is done, and the GPU then wait for the host
+to queue the next one. So numbers are sent after each optimiser step and looked at a fixed number of steps later,
+whatever has arrived already: all processes look at the same step at the same time, and stop together.
+
+After a restart everything past the restored step is cut off the log, so no step is in it twice. Sums that are still
+open (the mean loss since the last line) are part of the training state, so a resumed run writes the same losses as an
+undisturbed one.
 """
 
 from __future__ import annotations

@@ -127,8 +127,10 @@ def step_with(
 
 
 def moments(model: nn.Module, optimiser: torch.optim.AdamW) -> dict[str, Tensor]:
-    """The optimiser's tensors by parameter name: m (first moment), v (second moment), n (steps taken); Muon's m only. A
-    fresh optimiser is given zeros, so that a saved state has a place to go."""
+    """The optimiser's tensors by parameter name: m (first moment), v (second moment), n (steps taken); Muon's m only.
+
+    A fresh optimiser is given zeros, which is how AdamW starts, so that a saved state has a place to go.
+    """
     tensors: dict[str, Tensor] = {}
     for name, parameter in trainable(model).items():
         if isinstance(optimiser, Muon) and parameter in optimiser.taken:

@@ -1,7 +1,8 @@
 """Rounds of distillation: at the start of each the student as it is becomes the teacher, delta doubles and tau falls.
 
-The loop says when, and brings the weights; optimiser, warm-up and average go on. A state holds no teacher: that is the
-student of the round before, which lies in the run's folder.
+`Rounds` is an objective that changes every `round_steps` optimiser steps. The loop says when, and brings the weights;
+optimiser, warm-up and average go on as if nothing had happened. What a round needs beside the step number is its
+teacher, and that is the student of the round before, which lies in the run's folder: so a state holds no teacher.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""A training state on disk, written by all processes together and read back by any number of them, without pickle.
+"""A training state on disk, written by all processes together and read back by any number of them.
 
 A folder holds one safetensors file a process and `index.json`, which says for every tensor its whole shape and which
-rows of it lie in which file. It gets its name only when every file of it is on the disk. A tensor is plain (the same on
-every process) or a DTensor in row shards (FSDP2).
+rows of it lie in which file. It is written under another name and gets its own only when every file of it is on the
+disk, so a process killed at any moment leaves whole states only. No pickle anywhere.
+
+A tensor is plain (the same on every process) or a DTensor in row shards (FSDP2).
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ class Student:
 
     def update(self, step: int, sums: Tensor, lr: float) -> Tensor:
         """Turn summed gradients into optimiser step `step`, all of it on the device; `sums` begins with the sums of
-        loss · weight and weight over all processes. Returns mean loss and gradient norm."""
+        loss · weight and weight over all processes. Returns mean loss and gradient norm.
+        """
         gradients = [parameter.grad for parameter in trainable(self.model).values() if parameter.grad is not None]
         # processes average their gradients, so their sum is `world` times as much
         world = self.ranks.world

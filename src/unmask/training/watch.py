@@ -1,7 +1,10 @@
 """Watches training: the loss of every optimiser step, and how sharply the network attends.
 
-The run stops at once when loss or gradient is not finite, and when the loss has stayed above twice its median plus 0.5
-nats for 50 steps running, the median of the last 256 steps before the rise. Single spikes stop nothing.
+The loss: stop at once when it or the gradient is not a finite number; stop when it has stayed above twice its median
+plus 0.5 nats for 50 steps running, the median being that of the last 256 steps before the rise. Single spikes, however
+high, stop nothing.
+
+Attention: a block whose heads look at one position each learns little more; that is worth one line, once a block.
 """
 
 from __future__ import annotations
@@ -58,8 +61,9 @@ class LossWatch:
 
 
 class AttentionWatch:
-    """Names blocks whose median attention entropy falls below 1 nat, or below half of log length where that is less:
-    one whose heads look at one position learns little more."""
+    """Names blocks whose median attention entropy falls below 1 nat, or below half of what `length` positions allow
+    (log length) where that is less.
+    """
 
     def __init__(self, length: int, named: Sequence[int] = ()) -> None:
         self.least = min(LEAST_ENTROPY, math.log(length) / 2)

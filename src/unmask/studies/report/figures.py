@@ -32,9 +32,10 @@ def _series(results: Results, model: str, plan: str | None, points: list[Point],
 
 
 def frontier(results: Results) -> Figure | None:
-    """One panel for every number of steps: temperature paths of every model on every plan, and the teacher's cuts;
-    without the controls that no model wrote, which have next to no entropy and would squeeze all others into a
-    corner."""
+    """One panel for every number of steps: the temperature paths of every model on every plan, and the teacher's cuts.
+
+    Controls without a model have next to no entropy of their own: they would squeeze all others into a corner.
+    """
     roles = {name: about["role"] for name, about in results.models.items()}
     cells = [cell for cell in results.cells if cell.comparable and roles[cell.model] != "control"]
     if not any(cell.steps in results.steps for cell in cells):

@@ -54,8 +54,11 @@ def models(results: Results) -> Table:
 
 
 def main_table(results: Results) -> Table:
-    """The judge's nats a byte, beneath them the own entropy and Gen PPL, for every model, plan and number of steps, of
-    the teacher also at its temperatures and cuts. Texts without steps have one number, in the first column."""
+    """The judge's nats a byte, beneath them the own entropy and Gen PPL, for every model, plan and number of steps.
+
+    The teacher also at its temperatures and cuts. Texts without steps (real ones, those of a causal model or of a file)
+    have one number, in the first column.
+    """
     judged = any("judge_nll" in cell.scores for cell in results.cells)
     what = "The judge's nats a byte; beneath, the sampler's own entropy and Gen PPL"
     rows: list[list[str]] = []
