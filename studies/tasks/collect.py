@@ -46,7 +46,7 @@ def cell_of(task: str, said: dict[str, Any], tokenizer: Tokenizer, check: Callab
     scores = {key: sum(one[key] for one in found) / n for key in found[0] if key != name}
     distilled = (record["model"].get("distillation") or {}).get("method", "plain")
     law = record["step_law"]
-    head = "blind" if law.get("blind") else "chain"
+    head = next((kind for kind in ("blind", "places") if law.get(kind)), "chain")
     cell = {
         "model": distilled if law["name"] == "factorised" else head, "plan": record["plan"]["name"],
         "steps": record["steps"], "n": n, "nfe": sum(said["nfe"]) / n, "seconds": said["seconds"],

@@ -38,6 +38,9 @@ chain chain --steps "$CHAINED"
 draw chain chained "$HEADLINE" "2 4 8" comb
 chain blind --steps $((CHAINED / 4)) --set blind=true
 draw blind blind "$TEXTS" "2 4 8" comb
+chain placed --steps "$CHAINED" --set places=true
+draw placed placed "$HEADLINE" "2 4 8" comb
+$PYTHON "$here/lost.py" "$OUT/lost.json" model="$run/model" chain="$run/chain" placed="$run/placed"
 draw model rest "$TEXTS" "2 4 8" permutation iid rotation golden stride confidence left_to_right
 draw chain chained-rest "$TEXTS" "2 4 8" permutation rotation confidence golden
 draw model ones "$HEADLINE" 17 comb confidence

@@ -23,8 +23,8 @@ def tiny_body() -> DiT:
     return random_weights(DiT.preset("tiny", vocab_size=V, length=L, hidden=16, cond=4, heads=2, blocks=2), 0, 0.5)
 
 
-def head(order: str = "left_to_right", born: bool = False, blind: bool = False) -> ChainHead:
-    config = ChainConfig(V, V - 1, L, 16, 16, hidden=16, blocks=2, heads=2, order=order, blind=blind)
+def head(order: str = "left_to_right", born: bool = False, blind: bool = False, places: bool = False) -> ChainHead:
+    config = ChainConfig(V, V - 1, L, 16, 16, hidden=16, blocks=2, heads=2, order=order, blind=blind, places=places)
     return ChainHead(config).double() if born else random_weights(ChainHead(config), 1, 0.8)
 
 

@@ -40,7 +40,8 @@ def step_of(body: DiT, seed: int = 0) -> tuple[Step, torch.Tensor]:
 @torch.inference_mode()
 def test_a_head_is_born_as_the_factorised_law(body):
     step, token_M = step_of(body)
-    torch.testing.assert_close(Chain(head(born=True)).log_prob(step, token_M), Factorised().log_prob(step, token_M))
+    for law in (Chain(head(born=True)), Chain(head(born=True, places=True))):
+        torch.testing.assert_close(law.log_prob(step, token_M), Factorised().log_prob(step, token_M))
 
 
 @torch.inference_mode()
@@ -75,6 +76,16 @@ def test_a_blind_head_does_not_see_the_tokens_of_its_step(body):
         other_M[m] = token_M[m]
         torch.testing.assert_close(law.log_prob(step, other_M)[m], found[m])
     assert float((found - Factorised().log_prob(step, token_M)).abs().max()) > 0.1
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("places", [False, True])
+def test_only_a_head_with_places_knows_where_its_slots_stand(places):
+    """Two steps that differ by a shift, where the body's features say nothing, as in a text all masked."""
+    h_RSD, vector_RSE = torch.ones(2, 3, 16).double(), torch.randn(1, 3, 16).double().expand(2, -1, -1)
+    position_RS = torch.tensor([[0, 4, 9], [3, 7, 12]])
+    one, other = head(places=places)(h_RSD, vector_RSE, position_RS)
+    assert torch.allclose(one, other) is not places
 
 
 @pytest.mark.parametrize("plan", ["golden", "stride", "comb", "iid", "confidence", "blocks", "left_to_right"])

@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from tests.small import shaken
 
-from unmask.checkpoint.io import Checkpoint
+from unmask.checkpoint.io import Checkpoint, load
 from unmask.core.errors import UserError
 from unmask.core.streams import stream
 from unmask.inference.categorical import Law
@@ -47,6 +48,17 @@ def test_one_token_a_step_with_an_exact_denoiser_is_the_likelihood(source, texts
         assert found.nfe == 6
     few = nelbo(source, texts, 2, plan="iid")
     assert difference(few.per_token.ratio, found.per_token.ratio, "nats/token", {}).low > 0  # few steps cost something
+
+
+def test_a_block_causal_model_is_scored_inside_its_own_blocks_where_it_writes(letters):
+    pytest.importorskip("transformers")
+    model = load(Path(__file__).parents[1] / "assets/published/sdar").model
+    checkpoint = Checkpoint(model, tokenizer=letters(model.vocab_size))
+    drawn = sample(checkpoint, 3, 8, plan="comb", length=16, seed=4)
+    texts = Texts(drawn.tokens, checkpoint.tokenizer)
+    found = nelbo(checkpoint, texts, 8, plan="comb", seed=4)
+    assert drawn.record["plan"]["name"] == found.per_token.record["plan"] == "blocks(4, comb)"
+    assert torch.allclose(found.per_token.ratio.top_n, -drawn.log_q.sum(1), atol=1e-4)
 
 
 def test_texts_that_were_drawn_get_their_recorded_log_q_back(source):

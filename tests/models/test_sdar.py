@@ -60,6 +60,17 @@ def test_a_published_folder_gives_the_reference_logits(checkpoint, reference, qu
     assert (network.mask_id, network.config.block, network.vocab_size) == (152, 4, 160)
 
 
+@pytest.mark.parametrize("how", [{"guidance": 0.5}, {"plan": "iid", "grid": "uniform", "remask": "cap"}])
+def test_its_own_blocks_and_cache_stand_in_the_way_of_nothing_that_knows_none(checkpoint, how):
+    given_L = torch.tensor([3, 4, 5, *[-1] * 6])
+    found = sample(checkpoint, steps=6, infill=given_L, device="cpu", **how)
+    assert found.record["cache"] is None
+    assert torch.equal(
+        found.tokens, sample(checkpoint, steps=6, infill=given_L, cache="none", device="cpu", **how).tokens
+    )
+    assert torch.equal(found.tokens[0, :3], given_L[:3])
+
+
 @torch.inference_mode()
 def test_the_last_block_on_a_cache_of_the_prompt_gives_the_reference_logits(checkpoint, reference):
     ready, ids = make_ready(checkpoint.model, torch.device("cpu")), torch.tensor(reference["ids"])

@@ -1,6 +1,7 @@
 """`sample` with a chain writes what a loop over the slots of every step writes: any plan, grid, prompt and shape."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from unmask.models.dit.network import DiT
 from unmask.plans.grids import Grid, make_grid
 from unmask.plans.plan import PLANS, USUAL, Blocks, Plan, locked_plans, make_plan
 from unmask.processes.schedule import LogLinear
+from unmask.sampling.drafts import How
 from unmask.sampling.sample import Row, Run, start_run
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.sampling.verbs import sample
@@ -74,6 +76,26 @@ def test_rounds_are_counted_text_by_text():
         assert row.rounds >= row.nfe
     assert max(row.rounds for row in rows) > 4
     assert written(Factorised(), "golden", RANK)[0].rounds is None
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_text_that_has_ended_leaves_the_order_of_the_others(order):
+    """The slots of a head in the plan's order go by u, which the steps after an end must not lose."""
+    blank_BL, plan = torch.full((6, L), -1), Blocks(4, make_plan("golden"))
+
+    def rows(stop_ids):
+        codec = SimpleNamespace(stop_ids=frozenset(stop_ids), eos_id=0, size=V - 1, mask_id=None)
+        checkpoint = Checkpoint(tiny_body(), step_law=Chain(head(order)), tokenizer=codec)
+        how = How(checkpoint, plan, make_grid("rank", 8), spell="to_end")
+        return Run(how, make_ready(checkpoint.model, torch.device("cpu"))).batch(list(range(6)), blank_BL)
+
+    whole = rows([-1])
+    stop = int(whole[0].tokens_L[0])
+    ended = rows([stop])
+    lasting = [i for i, row in enumerate(whole) if stop not in row.tokens_L[:12].tolist()]
+    assert ended[0].nfe < whole[0].nfe
+    assert lasting
+    assert same([ended[i] for i in lasting], [whole[i] for i in lasting])
 
 
 def test_one_uniform_a_position_is_the_same_law_in_more_rounds():

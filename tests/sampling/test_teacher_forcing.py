@@ -48,6 +48,8 @@ CASES = [
     ("left_to_right", "rank", {"top_p": 0.9, "top_k": 5, "temperature": 1.3}),
     (Blocks(7, make_plan("golden")), "cosine", {}),
     ("confidence", "rank", {"temperature": 0.8}),
+    ("llada", "rank", {"temperature": 0.8}),
+    ("dream_entropy:alg_temp=0.1", "rank", {"temperature": 0.8}),
     (Confidence("entropy", threshold=1.0), None, {}),
     (Blocks(9, Confidence(threshold=0.3)), None, {"top_p": 0.9}),
 ]

@@ -59,6 +59,15 @@ def test_answers_end_at_the_tasks_stops_and_take_its_settings(checkpoint):
     assert len(set(reader(checkpoint).generate_until(greedy))) == 1
 
 
+def test_the_settings_say_how_answers_were_really_written(tmp_path):
+    write_folder(tmp_path / "model")
+    how = {**HOW, "cache": "dual", "block_size": 4}
+    one = DiffusionLM(unmask.load(tmp_path / "model"), how, **SETTINGS)
+    assert one.generate_until(asked(("Once", {"until": []})))
+    said = one.settings()["answers"]
+    assert (said["plan"]["name"], said["cache"]["approximate"]) == ("blocks(4, confidence)", True)
+
+
 def test_a_threshold_decides_how_many_steps_there_are(checkpoint):
     one = DiffusionLM(checkpoint, {**HOW, "threshold": 0.01}, **SETTINGS)
     assert one.generate_until(asked(("a b", {"until": []})))[0]

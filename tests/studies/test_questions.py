@@ -1,12 +1,17 @@
 """Questions in GSM8K's format: which number is the answer, what is right, what it cost."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from tests.scene import _letters
 
+from unmask.checkpoint.io import Checkpoint
+from unmask.cli.evaluate import show
 from unmask.core.errors import UserError
+from unmask.processes import Uniform
 from unmask.sampling.answers import answer
-from unmask.studies.evaluate import evaluate
+from unmask.studies.evaluate import ONLY_QUESTIONS, evaluate
 from unmask.studies.questions import ask, ask_models, final_number, read_questions
 from unmask.studies.report import write_report
 from unmask.studies.report.tables import questions as table
@@ -112,6 +117,79 @@ def test_models_of_different_tokenizers_answer_the_same_questions_by_threshold_a
         assert unsure["forwards_an_answer"] < sure["forwards_an_answer"]
     with pytest.raises(UserError, match="are for answers to questions: give --questions"):
         evaluate(models, block_size=4)
+
+
+def test_answers_are_kept_row_by_row_and_a_stopped_call_goes_on(network, letters, tmp_path, monkeypatch):
+    path = written(tmp_path / "questions.jsonl", [("a b c", "so #### 4"), ("d e", "#### 5")])
+    models, asked = {"one": network(letters(20), 1), "other": network(letters(12), 2)}, []
+    how = {"questions": path, "max_new": 4, "steps": [4, 2], "device": "cpu", "out": tmp_path / "out"}
+
+    def once(checkpoint, *given, **options):
+        asked.append((checkpoint, options["steps"]))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return ask(checkpoint, *given, **options)
+
+    monkeypatch.setattr("unmask.studies.questions.ask", once)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(models, **how)
+    found = evaluate(models, **how).questions
+    assert asked[3:] == [(models["other"], 4), (models["other"], 2)]
+    assert [(row["model"], row["steps"]) for row in found] == [("one", 4), ("one", 2), ("other", 4), ("other", 2)]
+    assert read_results(tmp_path / "out").questions == found == evaluate(models, **how).questions
+    written(path, [("a b c", "so #### 4"), ("d f", "#### 5")])
+    evaluate(models, **how)
+    assert len(asked) == 9, "other questions are asked"
+    timed = evaluate(models, **how, batch=1).questions
+    assert len(asked) == 9
+    assert [row["seconds_an_answer"] for row in timed] == [None] * 4, "seconds of another batch"
+
+
+def test_an_approximate_cache_is_said_in_the_record_and_in_the_table(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    path = written(tmp_path / "questions.jsonl", [("a b c", "so #### 4"), ("d", "#### 5")])
+    models = {"llada": tiny_llada()}
+    how = {"questions": path, "max_new": 8, "steps": [8], "block_size": 4, "device": "cpu"}
+    (row,) = (results := evaluate(models, cache="dual", **how)).questions
+    assert row["record"]["cache"] == {"kind": "dual", "refresh": None, "approximate": True}
+    assert (row["record"]["plan"]["name"], row["record"]["max_new"]) == ("blocks(4, confidence)", 8)
+    assert not {"n", "nfe", "forwards"} & row["record"].keys(), "answers of several lengths are written by themselves"
+    assert table(results).rows[0][1] == "8 steps, approximate cache"
+    assert table(evaluate(models, **how)).rows[0][1] == "8 steps"
+    show(results, tmp_path / "out", as_json=True)
+    (printed,) = json.loads(capsys.readouterr().out)["questions"]
+    assert (printed["exact_match"], "answers" in printed) == (0.0, False)
+
+
+def tiny_llada():
+    from unmask.models.llada import PRESETS, LLaDA
+
+    config = replace(PRESETS["tiny"], vocab_size=21, mask=20, length=32)
+    return Checkpoint(LLaDA(config).eval(), tokenizer=_letters(20))
+
+
+def test_models_that_are_not_asked_are_named(network, letters, tmp_path, forbid):
+    path = written(tmp_path / "questions.jsonl", [("a b c", "so #### 4"), ("d e", "#### 5")])
+    masked, causal = network(letters(20), 1), network(letters(20), 2, causal=True)
+    uniform = replace(masked, process=Uniform())
+    how = {"questions": path, "max_new": 4, "steps": [4], "device": "cpu"}
+    results = evaluate({"teacher": masked, "duo": uniform, "ar": causal}, **how)
+    assert [row["model"] for row in results.questions] == ["teacher"]
+    assert results.notes == [
+        "duo was asked no questions: they are for masked models, and it is uniform.",
+        "ar was asked no questions: they are for masked models, and it is causal.",
+        ONLY_QUESTIONS,
+    ]
+    with pytest.raises(UserError, match="questions are for masked models, and none was given"):
+        evaluate({"duo": uniform}, **how)
+
+
+def test_a_cache_that_a_model_does_not_take_is_refused_before_anybody_is_asked(network, letters, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    path = written(tmp_path / "questions.jsonl", [("a b c", "so #### 4"), ("d e", "#### 5")])
+    monkeypatch.setattr("unmask.studies.questions.ask", None)
+    with pytest.raises(UserError, match="this network has no cache"):
+        evaluate({"llada": tiny_llada(), "dit": network(letters(20), 1)}, questions=path, cache="dual", device="cpu")
 
 
 def test_a_file_without_answers_is_one_line(tmp_path):

@@ -8,7 +8,10 @@ from tests.models.hub_folder import write_folder
 
 import unmask
 from unmask.cli.main import main
+from unmask.data.tokenizer import Tokenizer
+from unmask.models.dit.network import DiT
 from unmask.models.lora import base_of, config_of, merged
+from unmask.processes import Uniform
 
 QUICK = {
     "batch": 4, "device": "cpu", "tensorboard": False, "progress": False, "warmup": 2, "eval_batches": 1, "lr": 1e-2,
@@ -103,3 +106,15 @@ def test_prompts_need_a_model_to_begin_with(chats, folder, capsys):
         unmask.train(chats, from_=folder, wrap=True, **QUICK)
     with pytest.raises(unmask.UserError, match="not both"):
         unmask.train([chats, chats], from_=folder, **QUICK)
+
+
+def test_a_process_that_keeps_no_prompts_is_refused_before_a_score_is_made_up(tmp_path, capsys):
+    tokenizer = Tokenizer.train(["once upon a time"], 260)
+    model = DiT(tokenizer.size, 24, hidden=16, cond=8, blocks=1, heads=2, time=True)
+    unmask.save(unmask.Checkpoint(model, Uniform(), tokenizer), tmp_path / "duo")
+    (tmp_path / "pairs.jsonl").write_text("\n".join([json.dumps({"prompt": "once", "answer": "upon"})] * 8))
+    where = ["--from", tmp_path / "duo", "--data", tmp_path / "pairs.jsonl", "--out", tmp_path / "run"]
+    assert main([*map(str, ["train", *where]), "--steps", "2", "--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("unmask: prompts are given to a masked process only, and this one is uniform")
+    assert said.count("\n") == 1

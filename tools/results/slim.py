@@ -92,7 +92,7 @@ def single_texts(whole: Results) -> Json:
 
 
 def _kind(said: Json) -> str:
-    plain = dict.fromkeys(("ratios", "features", "matmul_tflops", "search"), "plain")
+    plain = dict.fromkeys(("ratios", "features", "matmul_tflops", "search", "drawn"), "plain")
     marks = {"fitting_half": "grid", "task": "task", "attention": "gate", **plain}
     return next((kind for mark, kind in marks.items() if mark in said), "results")
 

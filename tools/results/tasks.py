@@ -15,13 +15,19 @@ from matplotlib.figure import Figure
 from tools.results.figure import CHOICES, STYLE, svg
 from tools.results.runs import NOTHING, PLANS, Json, Run, Runs, Table, not_yet, values
 
-HEADS = {"plain": "", "chain": " +", "blind": " ×"}  # and their marks in a table
+HEADS = {"plain": "", "chain": " +", "places": " *", "blind": " ×"}  # and their marks in a table
 STUDENTS = {"mcd": ":", "sdtt": "-."}  # and their lines
 KEPT = (
     "model", "plan", "steps", "n", "nfe", "seconds", "rounds", "precision", "scores", "score", "whole", "different",
     "entropy", "entropy_stderr", "chi_square", "texts",
 )  # fmt: skip
 LOOKS = {**CHOICES, "permutation": ("#5c6470", "X"), "confidence": ("#2e7d32", "h"), "left_to_right": ("#c2185b", "<")}
+WAYS = {"comb 2": "`comb` in 2", "comb 4": "in 4", "comb 8": "in 8", "permutation 16": "one token a step"}
+LOST = {
+    "model": "no head", "model, the end given": "no head, the end given", "chain": "head",
+    "chain, the end given": "head, the end given", "placed": "head that knows the place",
+    "placed, the end given": "the same, the end given",
+}  # fmt: skip
 LARGE = "shadows-sudoku4-large"
 TASKS = {  # the run, and what is right: in the figure, in a table; a run that is not there yet has neither
     "tasks-sudoku4-cpu": ("4 x 4 Sudoku, % of grids valid", "4 x 4 grids"),
@@ -104,7 +110,8 @@ def shares(run: Run, unit: str) -> Table:
     texts = sorted({c["n"] for c in run.said["cells"]})
     kinds = [c["different"] / c["whole"] for c in run.said["cells"] if c["whole"]]
     alike = f" Of the right texts of a cell at least {min(kinds):.1%} differ." if kinds and "4 x 4" not in unit else ""
-    control = ", with × one that is blind to its step's tokens" if any(model == "blind" for model, _ in heads) else ""
+    others = {"places": ", with * one that knows the place", "blind": ", with × one that is blind to its step's tokens"}
+    control = "".join(words for kind, words in others.items() if any(model == kind for model, _ in heads))
     note = (
         f"Right {unit} in per cent, {' or '.join(f'{n:,}' for n in texts)} a cell; ± is half of the 95% interval; "
         f"a number of steps with + has the head{control}. A dash was not measured.{alike}"
@@ -195,6 +202,23 @@ def _uniform(run: Run, named: Sequence[tuple[str, str, int]]) -> Table:
         "chance of more."
     )
     return Table(note, ["plan", "valid", "different", "chi-square", "p"], rows)
+
+
+def tasks_lost(runs: Runs) -> Table:
+    """What 4 x 4 grids lose against the exact law, in all steps and in the first."""
+    if "tasks-lost" not in runs:
+        return not_yet("what each step loses")
+    said = runs["tasks-lost"].said
+    rows = []
+    for name, one in said["models"].items():
+        lost = [one["steps"][N]["lost"] for N in ("2", "4", "8")]
+        right = [f"{100 * one['valid'][way]:.1f}" for way in WAYS] if one["valid"] else [NOTHING] * len(WAYS)
+        rows.append([LOST[name], *(f"{sum(each):.2f} ({each[0]:.2f})" for each in lost), *right])
+    note = (
+        f"`comb`: nats a grid lost against the exact law of each step's tokens ({said['texts']:,} views of the 288 "
+        f"grids), in brackets those of the first step; and valid grids in per cent of {said['drawn']:,}."
+    )
+    return Table(note, ["", "2 steps", "4", "8", *(f"valid, {words}" for words in WAYS.values())], rows)
 
 
 def tasks_shadows(runs: Runs) -> Table:

@@ -48,7 +48,8 @@ def show(results: Results, out: Path, as_json: bool) -> None:
     write_report(results, out)
     if as_json:
         names = ("settings", "judge", "analysis", "notes", "provenance")
-        print(dumps({name: getattr(results, name) for name in names}, indent=2))
+        asked = [{name: said for name, said in row.items() if name != "answers"} for row in results.questions]
+        print(dumps({**{name: getattr(results, name) for name in names}, "questions": asked}, indent=2))
         return
     console = Console(highlight=False)
     tables = [main_table(results), _other_scores(results)] if results.cells else [likelihood(results), _plans(results)]

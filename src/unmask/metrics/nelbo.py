@@ -26,18 +26,20 @@ from unmask.core import provenance
 from unmask.core.errors import UserError
 from unmask.core.ranks import Ranks, interleaved, joined
 from unmask.core.streams import stream
+from unmask.inference.cache import block_of
 from unmask.inference.categorical import Law
 from unmask.inference.ready import Precision, make_ready, usual_batch
 from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks, process_elbo_of, process_views
 from unmask.metrics.score import Ratio, Score, Unavailable
 from unmask.metrics.texts import Texts, check_same_tokenizer
 from unmask.models.denoiser import check_denoiser, is_causal, states_of
-from unmask.plans.every import EveryPosition, any_plan, check_times, plan_of
+from unmask.plans.every import EveryPosition, check_times, plan_of
 from unmask.plans.grids import Grid, make_grid
 from unmask.plans.plan import USUAL, Plan, by_threshold, choose_grid
 from unmask.processes import Process
 from unmask.sampling.path_bound import path_bound
 from unmask.sampling.teacher_forcing import teacher_force
+from unmask.sampling.verbs import chosen_plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ def nelbo(
     is the number of views in a forward.
     """
     _check(checkpoint, texts, batch, causal=False)
-    plan = plan_of(checkpoint.process, None if plan is None else any_plan(plan), USUAL)
+    plan = plan_of(checkpoint.process, chosen_plan(plan, own=block_of(checkpoint.model)), USUAL)
     if isinstance(plan, EveryPosition):
         grid = check_times(plan, make_grid(grid or "uniform", steps, usual=8))
         _check_path(checkpoint.process, plan)

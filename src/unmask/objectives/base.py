@@ -39,13 +39,19 @@ def given_in(batch: Batch) -> Tensor | None:
     return None if prompts_T is None else torch.arange(batch.tokens_BL.shape[1]) < prompts_T[:, None]
 
 
+def check_given(batch: Batch, process: Process) -> None:
+    """Refuse prompts where a process would not keep them."""
+    if given_in(batch) is not None and not process.by_plan:
+        raise UserError(f"prompts are given to a masked process only, and this one is {process.name}: train it on text "
+                        "that `unmask prepare` made")  # fmt: skip
+
+
 def keep_given(noise_TL: Tensor, batch: Batch, process: Process) -> Tensor:
     """The noise of the global batch, with which no time masks what is given."""
+    check_given(batch, process)
     given_TL = given_in(batch)
     if given_TL is None:
         return noise_TL
-    if not process.by_plan:
-        raise UserError(f"prompts are given to a masked process only, and this one is {process.name}")
     return noise_TL.masked_fill(given_TL, -1.0)  # masked at t iff u >= gamma_t, which is never below 0
 
 

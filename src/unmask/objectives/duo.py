@@ -23,7 +23,7 @@ from unmask.core.devices import to_device
 from unmask.core.errors import UserError
 from unmask.inference.ready import draw_device
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import RECONSTRUCT, Batch, LossOutput, given_in, rows_of
+from unmask.objectives.base import RECONSTRUCT, Batch, LossOutput, check_given, rows_of
 from unmask.objectives.elbo import MDLM
 from unmask.objectives.head_loss import Fusible
 from unmask.processes import Process, Uniform, View
@@ -95,8 +95,7 @@ class Duo(Fusible):
             bound.compile()
         if step >= self.soft.soft_steps:
             return bound(student, batch, step=step, generator=generator)
-        if given_in(batch) is not None:
-            raise UserError("prompts are given to a masked process only, and this one is uniform")
+        check_given(batch, self.process)
         if not hasattr(student, "embed"):
             raise UserError(
                 f"a {type(student).__name__} has no `embed`, so it takes no soft inputs: give --soft_steps 0"

@@ -20,6 +20,8 @@ from unmask.plans.plan import by_threshold
 from unmask.sampling.infill import answer_of
 from unmask.sampling.verbs import chosen_plan, sample
 
+_OF_A_GROUP = ("n", "nfe", "forwards", "rounds")  # in a record: answers are written in groups of one length
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -36,7 +38,7 @@ class Written:
 
     each: list[Answer]
     seconds: float
-    record: dict[str, Any]
+    record: dict[str, Any]  # of how they were written; what each cost is in `each`
 
 
 def answer(
@@ -67,7 +69,7 @@ def answer(
         count = steps if steps is not None or by_threshold(chosen) else size
         made = sample(checkpoint, steps=count, plan=chosen, infill=given, max_new=size, numbers=numbers, seed=seed,
                       **how)  # fmt: skip
-        record = made.record
+        record = {name: said for name, said in made.record.items() if name not in _OF_A_GROUP}
         for place, tokens_L, given_L, nfe in zip(places, made.tokens, made.given, made.nfe.tolist(), strict=True):
             ids = answer_of(tokens_L, torch.where(given_L, tokens_L, -1), tokenizer.stop_ids, alone=True)
             found[place] = Answer(tokenizer.decode(ids), min(len(ids) + 1, size), nfe)

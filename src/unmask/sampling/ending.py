@@ -9,7 +9,7 @@ Shapes: B texts, R rows, L positions, M positions to reveal.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -55,9 +55,7 @@ class Ending:
         keep_M = ~torch.isin(flat_M // self.blank_BL.shape[1], ended)
         reveal_BL = torch.zeros_like(self.blank_BL)
         reveal_BL.view(-1)[flat_M[keep_M]] = True
-        tie_M = None if move.tie_M is None else move.tie_M[keep_M]  # candidates rise through the table
+        tie_M, rank_M = (None if x is None else x[keep_M] for x in (move.tie_M, move.rank_M))  # they rise, as M does
         span_R3 = move.span_R3[~torch.isin(move.span_R3[:, 0], ended)]
-        return Move.at(
-            move.step, move.steps, reveal_BL, device, quota_B=move.quota_B, tie_M=tie_M, argmax=move.argmax,
-            span_R3=span_R3,
-        )  # fmt: skip
+        left = Move.at(move.step, move.steps, reveal_BL, device, span_R3=span_R3, tie_M=tie_M, rank_M=rank_M)
+        return replace(left, quota_B=move.quota_B, argmax=move.argmax)

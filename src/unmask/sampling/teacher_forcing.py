@@ -111,8 +111,9 @@ class _Forcing:
         for part in torch.arange(len(x_TL)).split(self.rows):
             z_BL = torch.where(blank_TL[part], self.mask_id, x_TL[part])
             share = replace(
-                assigned, step_BL=assigned.step_BL[part], block_BL=assigned.block_BL[part], tie_BL=assigned.tie_BL[part]
-            )
+                assigned, step_BL=assigned.step_BL[part], block_BL=assigned.block_BL[part],
+                tie_BL=assigned.tie_BL[part], noise=assigned.noise[part[0] : part[-1] + 1],
+            )  # fmt: skip
             log_q_TL[part], step_TL[part] = self._adaptive_batch(x_TL[part], z_BL, plan, share)
             if self.advance:
                 self.advance(len(part) * assigned.steps)

@@ -138,13 +138,14 @@ def sample(
         raise UserError(f"batch must be at least 1, not {batch}")
     law = Law(temperature, top_p, top_k, "fp32" if draw == LEGACY else draw)
     remask = Remask(remask, eta) if isinstance(remask, str) else remask
-    chosen = chosen_plan(plan, block_size, threshold, block_of(checkpoint.model))
+    blocks = None if remask is not None or draw == LEGACY else block_of(checkpoint.model)  # these go over whole texts
+    chosen = chosen_plan(plan, block_size, threshold, blocks)
     chosen, made = plan_and_grid(checkpoint.process, chosen, grid, steps)
     checkpoint = replace(checkpoint, step_law=chosen_step_law(checkpoint, step_law))
     how = How(
         checkpoint, chosen, made, law, seed=seed, remask=remask, legacy=draw == LEGACY, callback=callback,
         spell="answer" if chat is not None else "to_end" if max_new is not None else "all",
-        cache=_caching(checkpoint, cache, refresh), guidance=guidance,
+        cache=_caching(cache, refresh, own=blocks is not None and not guidance), guidance=guidance,
     )  # fmt: skip
     how.check()
     n = how_many(n, prompt, chat, suffix, length, infill, numbers)
@@ -193,9 +194,9 @@ def plan_and_grid(
     return chosen, check_times(chosen, make_grid(grid or "uniform", steps))
 
 
-def _caching(checkpoint: Checkpoint, cache: str | None, refresh: int | None) -> Caching | None:
+def _caching(cache: str | None, refresh: int | None, own: bool) -> Caching | None:
     """A cache by its name; a block-causal network has its own where nobody says."""
-    if cache is None and block_of(checkpoint.model) is not None:
+    if cache is None and own:
         cache = "exact"
     if cache in (None, "none"):
         if refresh is not None:
@@ -212,7 +213,7 @@ def how_many(n: int | None, *each: object) -> int:
 
 
 def chosen_plan(
-    plan: str | Plan | None, block_size: int | None, threshold: float | None, own: int | None = None
+    plan: str | Plan | None, block_size: int | None = None, threshold: float | None = None, own: int | None = None
 ) -> Plan | None:
     """A plan with its own settings, inside blocks; None: the process's own plan.
 

@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -18,6 +18,9 @@ from unmask.server.engine import Change, Finished, Stepped, Task
 from unmask.server.request import InfillRequest
 from unmask.server.wait import Fault, Texts, TimedOut
 
+BROKEN = "�"  # bytes that are no character, or not yet
+Spell = Callable[[int, int], str | None]  # (position, token) -> what it adds to the text
+
 
 def message(content: dict[str, Any] | str) -> str:
     return f"data: {content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)}\n\n"
@@ -27,6 +30,38 @@ def message(content: dict[str, Any] | str) -> str:
 def piece(tokenizer: Tokenizer | None, token: int) -> str | None:
     """The text of one token; None where there is no tokenizer."""
     return None if tokenizer is None else tokenizer.decode([token])
+
+
+class Spelling:
+    """The text of every token of a draft, in the order in which they come to stand. A token that is part of a character
+    adds nothing; the one that completes it adds all of it."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self.tokenizer, self.tokens = tokenizer, dict[int, int]()
+        self.texts: dict[int, str] = {}
+
+    def add(self, position: int, token: int) -> str | None:
+        """What a token adds to the text; None where there is no tokenizer."""
+        if self.tokenizer is None:
+            return None
+        self.tokens[position] = token
+        text = self.tokenizer.decode([token])
+        if BROKEN in text:
+            first, end = position, position + 1
+            while self._is_part(first - 1):
+                first -= 1
+            while self._is_part(end):
+                end += 1
+            whole = self.tokenizer.decode([self.tokens[at] for at in range(first, end)]).replace(BROKEN, "")
+            before = sum(len(self.texts[at]) for at in range(first, position))
+            after = sum(len(self.texts[at]) for at in range(position + 1, end))
+            text = whole[before : len(whole) - after]
+        self.texts[position] = text
+        return text
+
+    def _is_part(self, position: int) -> bool:
+        """Whether what stands there is part of a character."""
+        return BROKEN in (piece(self.tokenizer, self.tokens[position]) or "") if position in self.tokens else False
 
 
 def finite(value: float) -> float | None:
@@ -42,20 +77,23 @@ async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[st
     tokenizer, given = task.how.checkpoint.tokenizer, task.given_L.tolist()
     # at most: a plan that goes by a threshold may take a step for each blank
     steps = int((task.given_L < 0).sum()) if by_threshold(task.how.plan) else task.how.grid.steps
+    spelling = Spelling(tokenizer)
+    # where a token may change it is spelled by itself: its neighbours would have to be spelled anew
+    spell = spelling.add if task.how.checkpoint.process.by_plan else lambda position, token: piece(tokenizer, token)
     yield message({
         "type": "start", "length": len(given), "tokens": [None if token < 0 else token for token in given],
-        "texts": [None if token < 0 else piece(tokenizer, token) for token in given],
+        "texts": [None if token < 0 else spelling.add(position, token) for position, token in enumerate(given)],
         "given": [token >= 0 for token in given], "steps": steps,
         "plan": task.how.plan.name, "model": name,
     })  # fmt: skip
     try:
         async for _, event in texts.events():
-            yield message(_event_json(event, tokenizer))
+            yield message(_event_json(event, tokenizer, spell))
     except (TimedOut, Fault, UserError) as error:
         yield message({"type": "error", "message": str(error)})
 
 
-def _event_json(event: Stepped | Finished, tokenizer: Tokenizer | None) -> dict[str, Any]:
+def _event_json(event: Stepped | Finished, tokenizer: Tokenizer | None, spell: Spell) -> dict[str, Any]:
     if isinstance(event, Finished):
         text = tokenizer.decode(event.tokens) if tokenizer else ""
         return {
@@ -64,17 +102,18 @@ def _event_json(event: Stepped | Finished, tokenizer: Tokenizer | None) -> dict[
         }  # fmt: skip
     return {
         "type": "step", "step": event.step, "steps": event.steps, "nfe": event.nfe, "seconds": event.seconds,
-        "changes": [_change_json(change, tokenizer) for change in event.changes],
+        "changes": [_change_json(change, tokenizer, spell) for change in event.changes],
     }  # fmt: skip
 
 
-def _change_json(change: Change, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    def token_json(token: int, probability: float) -> dict[str, Any]:
-        return {"token": token, "text": piece(tokenizer, token), "probability": probability}
-
+def _change_json(change: Change, tokenizer: Tokenizer | None, spell: Spell) -> dict[str, Any]:
+    others = [
+        {"token": token, "text": piece(tokenizer, token), "probability": probability}
+        for token, probability in change.alternatives
+    ]
     return {
-        "position": change.position, **token_json(change.token, math.exp(change.log_prob)),
-        "log_prob": finite(change.log_prob), "alternatives": [token_json(*other) for other in change.alternatives],
+        "position": change.position, "token": change.token, "text": spell(change.position, change.token),
+        "probability": math.exp(change.log_prob), "log_prob": finite(change.log_prob), "alternatives": others,
     }  # fmt: skip
 
 

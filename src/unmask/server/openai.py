@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
-from unmask.server.drafts import finite, message, piece
+from unmask.server.drafts import BROKEN, finite, message, piece
 from unmask.server.engine import Change, Finished, Stepped, Task
 from unmask.server.guard import error_body
 from unmask.server.limits import ALTERNATIVES, STOP, STOPS, Limits, bounded
@@ -215,9 +215,6 @@ class Reply:
         more = {"rounds": None if None in rounds else rounds, "note": how.warning()}  # of a chain's head
         about = {"seed": how.seed, "nfe": [answer.nfe for answer in self.answers]}
         return about | {name: value for name, value in more.items() if value}
-
-
-BROKEN = "�"  # bytes that are no character, or not yet
 
 
 @dataclass

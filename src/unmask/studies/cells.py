@@ -206,9 +206,10 @@ class CellMaker:
     def _how(self) -> Json:
         return {name: getattr(self.study, name) for name in ("seed", "batch", "device", "precision")}
 
-    def _timing(self, spec: CellSpec) -> Json:
+    def _timing(self, spec: CellSpec | None = None) -> Json:
         """What the seconds of a cell belong to. It moves a text by rounding only, so it names no cell."""
-        compiled, machine = self.study.compile and spec.plan is not None, provenance.device_name(self.ranks.device)
+        is_causal, machine = spec is not None and spec.plan is None, provenance.device_name(self.ranks.device)
+        compiled = self.study.compile and not is_causal
         return {"compile": compiled, "batch": self.study.batch, "processes": self.ranks.world, "device": machine}
 
     def _warming(self, entry: Entry) -> int:
@@ -250,6 +251,15 @@ class CellMaker:
             self._save("", key, bound.to_json())
         self.progress(what, finished=1)
         return replace(bound, model=entry.name, plan=plan.name if plan else None)
+
+    def answers(self, entry: Entry, about: list[Any], make: Callable[[], Json]) -> Json:
+        """A model's answers to questions: read from the folder, or written."""
+        key = ["questions", entry.identity, about, self.study.seed, self.study.precision, self.ranks.device.type]
+        row = self._load(".questions", key, dict)
+        if row is None:
+            row = {**make(), "timing": self._timing()}
+            self._save(".questions", key, row)
+        return row if row["timing"] == self._timing() else {**row, "seconds_an_answer": None}
 
     def _load(self, kind: str, key: list[Any], read: Callable[[Json], Kept]) -> Kept | None:
         """What an earlier run finished; a file that is damaged, or that `read` cannot take, is made again."""

@@ -29,7 +29,7 @@ from unmask.studies.cells import CellMaker, Measure, Progress, RealText
 from unmask.studies.design import Design
 from unmask.studies.entries import GIVEN, REAL, TEXTS, Entry, gather
 from unmask.studies.plans_on_grids import PlanOnGrid, fitted_for_others, plans_on_grids
-from unmask.studies.questions import ask_models
+from unmask.studies.questions import ask_models, unasked
 from unmask.studies.results import PER_TEXT, Cell, Json, Results, write_results
 from unmask.studies.study import Study
 
@@ -107,7 +107,7 @@ def evaluate(
             judge=None if job.measure.judge is None else job.measure.judge.record(),
             notes=[*job.notes, *_untimed(drawn), *_missing_scores(drawn), *missing],
             provenance=provenance.record(ranks.device, processes=ranks.world),
-            questions=[] if questions is None else _answers(job, questions, study, report, **how),
+            questions=[] if questions is None else _answers(job, questions, maker, **how),
         )  # fmt: skip
         results = analyse(results, seed=study.seed)
         if out is not None:
@@ -143,10 +143,12 @@ class _Job:
 def _prepare(study: Study, models: Mapping[str, Any], texts: Mapping[str, str | Path], *, questions: bool) -> _Job:
     only_questions = questions and not (texts or study.judge or study.data or study.check)
     entries, paths, notes = gather(models, texts, compared=not only_questions)
+    notes += unasked({entry.name: entry.checkpoint for entry in entries}) if questions else []
     _check(study, bool(entries))
     check = None if study.check is None else load_check(study.check)
     strings = {name: read_texts(path) for name, path in paths.items()}
-    design = _design(study, entries, notes, draws=not (study.only_bounds or only_questions))
+    draws = not (study.only_bounds or only_questions)
+    design = _design(study, entries, [] if only_questions else notes, draws=draws)
     tokenizer, length = _tokenizer_and_length(entries, strings)
     files = _texts_of_files(strings, paths, tokenizer, length if entries else None, study.n, notes)
     held_out = None if only_questions else _held_out(study, tokenizer, length, notes)
@@ -162,11 +164,13 @@ def _prepare(study: Study, models: Mapping[str, Any], texts: Mapping[str, str | 
     return _Job(design, measure, length, held_out, scored, _controls(real, notes), files, notes)
 
 
-def _answers(job: _Job, path: Path, study: Study, report: Progress, **how: Any) -> list[Json]:
+def _answers(job: _Job, path: Path, maker: CellMaker, **how: Any) -> list[Json]:
     """Answers to questions. Every process calls it: they share the answers."""
-    masked = {entry.name: entry.checkpoint for entry in job.design.entries}
-    how |= {name: getattr(study, name) for name in ("steps", "seed", "device", "precision", "compile", "batch")}
-    return ask_models(masked, path, report=report, **how)
+    entries = {entry.name: entry for entry in job.design.entries}
+    models = {name: entry.checkpoint for name, entry in entries.items()}
+    how |= {name: getattr(maker.study, name) for name in ("steps", "seed", "device", "precision", "compile", "batch")}
+    how |= {"report": maker.progress, "keep": lambda name, *row: maker.answers(entries[name], *row)}
+    return ask_models(models, path, **how)
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------

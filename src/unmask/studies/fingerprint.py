@@ -21,6 +21,7 @@ from unmask.inference.step_law import Factorised, StepLaw
 from unmask.models.dit.network import DiT
 from unmask.models.family import family_of
 from unmask.plans.grids import Grid
+from unmask.plans.plan import Plan
 from unmask.processes import Process
 from unmask.sampling.causal import draw_texts
 from unmask.sampling.sample import start_run
@@ -46,7 +47,9 @@ class _Table:
 
 
 @cache
-def behaviour(plan: str | None, grid: Grid, heat: float, process: Process, step_law: StepLaw, masked: bool) -> str:
+def behaviour(
+    plan: str | Plan | None, grid: Grid, heat: float, process: Process, step_law: StepLaw, masked: bool
+) -> str:  # fmt: skip
     """Of the sampler: where it goes by a plan with an exact denoiser of lines of 6 tokens, in float64."""
     model = Enumerated(sticky(length=6, tokens=3)) if process.by_plan else _Table(masked)
 

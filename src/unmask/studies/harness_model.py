@@ -41,6 +41,7 @@ class DiffusionLM(LM):
         self.ready = make_ready(checkpoint.model, pick_device(how["device"]), how["precision"])
         self.chatting = False
         self.bounds: list[dict[str, Any]] = []
+        self.written: dict[str, Any] = {}  # the last answers' record: the plan, whether a cache is approximate
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers, each cut at the first of its stops."""
@@ -54,6 +55,7 @@ class DiffusionLM(LM):
         for (blanks, heat), numbers in alike.items():
             prompts = [self._encode(requests[i].args[0])[-(self._length - blanks) :] for i in numbers]
             written = answer(self.checkpoint, prompts, blanks, temperature=heat, **how)
+            self.written = written.record
             for i, one in zip(numbers, written.each, strict=True):
                 answers[i] = _cut(one.text, requests[i].args[1].get("until", []))
         return answers
@@ -102,7 +104,7 @@ class DiffusionLM(LM):
 
     def settings(self) -> dict[str, Any]:
         own = {"max_new": self.max_new, "steps": self.steps, "temperature": self.temperature, "seed": self.seed}
-        return {**self.how, **own, "model": self.checkpoint.name}
+        return {**self.how, **own, "model": self.checkpoint.name, "answers": self.written}
 
     @property
     def _length(self) -> int:

@@ -13,10 +13,12 @@ from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
 from unmask.core.hashing import key_of
 from unmask.core.streams import stream
+from unmask.inference.cache import block_of
 from unmask.plans.every import ANCESTRAL, EveryPosition, any_plan, check_times
 from unmask.plans.grids import GRID_NAMES, Grid, fitted_for_another, make_grid, steps_in, usual_grid
 from unmask.plans.plan import USUAL, make_plan
 from unmask.processes.schedule import LogLinear
+from unmask.sampling.verbs import chosen_plan
 from unmask.studies import fingerprint
 
 
@@ -50,7 +52,8 @@ class PlanOnGrid:
     def behaviour(self, steps: int, temperature: float, checkpoint: Checkpoint) -> str:
         """What the sampler does on it, as a key."""
         how = checkpoint.process, checkpoint.step_law, checkpoint.model.mask_id is not None
-        return fingerprint.behaviour(self.plan, self.at(steps), temperature, *how)  # type: ignore[arg-type]
+        plan = chosen_plan(self.plan, own=block_of(checkpoint.model))
+        return fingerprint.behaviour(plan, self.at(steps), temperature, *how)  # type: ignore[arg-type]
 
     @property
     def every_position(self) -> bool:

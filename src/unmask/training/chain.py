@@ -30,7 +30,7 @@ from unmask.plans.plan import locked_plan, locked_plans
 from unmask.sampling.teacher_forcing import teacher_force
 from unmask.training.trainer import Trainer
 
-SHAPE = ("hidden", "blocks", "heads", "order", "blind")
+SHAPE = ("hidden", "blocks", "heads", "order", "blind", "places")
 TEXTS = {"cuda": 64}  # held-out blocks in the table of plans; on other devices 4
 COUNTS = (4, 8)  # numbers of steps in it, where the head was trained on them
 

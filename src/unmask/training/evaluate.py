@@ -26,7 +26,7 @@ from unmask.data.answers import Data
 from unmask.data.loader import Batch
 from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks, process_elbo_of, process_views
 from unmask.models.denoiser import Denoiser, states_of
-from unmask.objectives.base import given_in
+from unmask.objectives.base import check_given, given_in
 from unmask.processes import Process
 
 ATTENTION_SEQUENCES = 4
@@ -88,6 +88,7 @@ def _scorer(student: Denoiser, *, process: Process | None, first: Batch) -> Scor
     No process: of a causal model. Where prompts are given: of the answers and what fills them up."""
     if process is None:
         return lambda x0_BL, places: nll_of(student, x0_BL)
+    check_given(first, process)
     noise, total, length, given_TL = stream(0, "evaluate"), first.total, first.tokens_BL.shape[1], given_in(first)
     if process.by_plan:
         masked_TL = order_agnostic_masks(total, length, noise, given_TL=given_TL)[0]

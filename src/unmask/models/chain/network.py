@@ -41,6 +41,7 @@ class ChainConfig:
         heads: attention heads
         order: in which the positions of a step are drawn: left_to_right, by the plan's u, or the surest first
         blind: the control: sees positions, and no token of its step
+        places: whether it is told where in the text a slot stands, not only how far slots are apart
         base: the model, as it was named
         base_weights: sha256 of its weights
     """
@@ -55,6 +56,7 @@ class ChainConfig:
     heads: int = 7
     order: str = "left_to_right"
     blind: bool = False
+    places: bool = False
     base: str = ""
     base_weights: str | None = None
 
@@ -63,8 +65,9 @@ class ChainConfig:
         if self.hidden % (2 * self.heads):
             raise UserError(f"hidden = {self.hidden} must be a multiple of 2 x heads = {2 * self.heads}")
         check_name("order", self.order, ORDERS)
-        if not isinstance(self.blind, bool):
-            raise UserError(f"blind is true or false, not {self.blind!r}")
+        for name in ("blind", "places"):
+            if not isinstance(getattr(self, name), bool):
+                raise UserError(f"{name} is true or false, not {getattr(self, name)!r}")
 
 
 def _norm(layer: nn.LayerNorm, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -139,6 +142,7 @@ class ChainHead(Network):
         self.out_norm = nn.LayerNorm(H)
         self.out = nn.Linear(H, D, bias=False)
         nn.init.zeros_(self.out.weight)
+        self.place = nn.Linear(H // config.heads, H, bias=False) if config.places else None
 
     def forward(self, h_RSD: Tensor, vector_RSE: Tensor, position_RS: Tensor) -> Tensor:
         """What to add to the features of every slot, (R, S, D), from the vectors of the tokens in the slots before."""
@@ -153,6 +157,10 @@ class ChainHead(Network):
         frequency_F = _frequencies(self.config.hidden // self.config.heads, x_RSH.device)
         angle_R1SF = (position_RS[:, None, :, None].double() * frequency_F).repeat(1, 1, 1, 2)
         cos_R1SF, sin_R1SF = angle_R1SF.cos().to(wide), angle_R1SF.sin().to(wide)
+        if self.place is not None:
+            half = len(frequency_F)
+            turn_RSF = torch.cat([cos_R1SF[..., :half], sin_R1SF[..., half:]], dim=-1)[:, 0]
+            x_RSH = x_RSH + self.place(turn_RSF.to(dtype)).to(wide)
         for block in self.blocks:
             x_RSH = block(x_RSH, cos_R1SF, sin_R1SF)
         return self.out(_norm(self.out_norm, x_RSH, dtype)).to(h_RSD.dtype)

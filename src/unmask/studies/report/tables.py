@@ -40,7 +40,10 @@ def questions(results: Results) -> Table:
     for row in results.questions:
         error = "" if row["stderr"] is None else f" ± {row['stderr']:.1%}"
         right, cost = f"{row['exact_match']:.1%}{error}", f"{row['tokens_a_forward']:.2f}"
-        rows.append([row["model"], row["way"], right, cost, f"{row['seconds_an_answer']:.2f}"])
+        approximate = (row["record"]["cache"] or {}).get("approximate")
+        way = row["way"] + (", approximate cache" if approximate else "")
+        seconds = row["seconds_an_answer"]
+        rows.append([row["model"], way, right, cost, NONE if seconds is None else f"{seconds:.2f}"])
     head = ["model", "in", "right", "tokens a forward", "seconds an answer"]
     count = results.questions[0]["questions"] if results.questions else 0
     note = "± is a standard error over the questions; seconds are of this machine and batch."
