@@ -6,6 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
 from unmask.core.show import FADED, INK, STYLE, save_figure
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/figures/chain.svg"
@@ -17,9 +21,6 @@ WIDTH, HEIGHT = 0.92, 0.62
 
 def draw_figure(path: Path) -> None:
     """Left what a step sees without and with the head; right the rounds of a parallel draw."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     with rc_context(STYLE):
         figure: Any = Figure(figsize=(11.5, 3.5), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[7.1, 8.5])
@@ -29,8 +30,6 @@ def draw_figure(path: Path) -> None:
 
 
 def _cell(axis: Any, x: float, y: float, word: str, color: str) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
     style = "round,pad=0,rounding_size=0.08"
     axis.add_patch(FancyBboxPatch((x, y), WIDTH, HEIGHT, boxstyle=style, fc=color, ec="none"))
     axis.text(x + WIDTH / 2, y + HEIGHT / 2, word, ha="center", va="center", color=INK, fontsize=9.5)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # `as` marks them as public for type checkers
     from unmask.processes.schedule import LogLinear as LogLinear
     from unmask.sampling.samples import Samples as Samples
     from unmask.sampling.verbs import sample as sample
-    from unmask.server.play import play as play
+    from unmask.server.verbs import play as play
     from unmask.server.verbs import serve as serve
     from unmask.studies.evaluate import evaluate as evaluate
     from unmask.studies.fit_plan import fit_plan as fit_plan
@@ -63,7 +63,7 @@ _HOMES = {
     "export": "checkpoint.export",
     "push": "checkpoint.push",
     "lm_eval": "studies.harness",
-    "play": "server.play",
+    "play": "server.verbs",
     "load": "checkpoint.io",
     "save": "checkpoint.io",
     # nouns

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from table import bounds_in, half
 
 from unmask.bench.chain import at_seconds
@@ -90,10 +92,6 @@ def acceptance(bench: dict[str, Any]) -> str:
 
 
 def draw(found: list[Costs], rival: Bound | None, path: Path) -> None:
-    """A panel a batch."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     with rc_context(STYLE):
         figure: Any = Figure(figsize=(5.2 * len(found), 3.6), layout="constrained")
         axes = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]

@@ -45,14 +45,9 @@ def table(found: Found, models: tuple[str, ...] = ()) -> Iterator[str]:
     yield "| --- | --- |" + " ---: |" * len(counts)
     for model in models:
         for plan in dict.fromkeys(plan for one, plan, _ in found if one == model):
-            cells = [_cell(found.get((model, plan, N)), least) for N in counts]
+            each = [found.get((model, plan, N)) for N in counts]
+            cells = ["" if one is None else half(difference(one, least, "nats/token", {})) for one in each]
             yield f"| {'none' if model == 'teacher' else model} | `{plan}` | {' | '.join(cells)} |"
-
-
-def _cell(ratio: Ratio | None, least: Ratio) -> str:
-    if ratio is None:
-        return ""
-    return half(difference(ratio, least, "nats/token", {}))
 
 
 def half(score: Score) -> str:

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from unmask.bench import turns
-from unmask.bench.turns import Contender, in_turns, over
+from unmask.bench import timing
+from unmask.bench.timing import Contender, in_turns, over
 
 CPU = torch.device("cpu")
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 def host(monkeypatch):
     """A host of which somebody takes nine tenths between two moments."""
     host = SimpleNamespace(now=0.0, disturbed=(16.0, 40.0))
-    monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=lambda: host.now))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: host.now))
     return host
 
 

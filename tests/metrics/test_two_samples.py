@@ -80,10 +80,10 @@ def test_a_judge_that_is_right_has_a_first_moment_of_0(letters, hand_made) -> No
     tokenizer = letters(4)
     judge, made = hand_made(tokenizer)
     every = torch.cartesian_prod(torch.arange(3), torch.arange(3))
-    found = gradients(judge, Texts(every, tokenizer))
+    first_NV, _ = gradients(judge, Texts(every, tokenizer))
     expected = torch.zeros(4, dtype=torch.float64)
     whole = 0.0
-    for (a, b), first_V in zip(every.tolist(), found.first_NV, strict=True):
+    for (a, b), first_V in zip(every.tolist(), first_NV, strict=True):
         p = float((made.after([judge.start_id])[a] + made.after([judge.start_id, a])[b]).exp())
         expected += p * first_V
         whole += p

@@ -13,7 +13,7 @@ from unmask.metrics.texts import Texts, held_out, of_samples, real_text
 from unmask.metrics.unmodelled import UNMODELLED, mirror, parrot, period, phrase_bank
 from unmask.sampling.verbs import sample
 from unmask.studies.analysis import analyse
-from unmask.studies.measure import Measure, RealText
+from unmask.studies.cells import Measure, RealText
 from unmask.studies.report.words import headline, meaning
 from unmask.studies.results import Cell, Results
 

@@ -12,8 +12,7 @@ pytest.importorskip("fastapi")
 
 from unmask.data.tokenizer import Tokenizer
 from unmask.processes import Masked
-from unmask.server.answers import BROKEN
-from unmask.server.drafts import Spelling, stream_drafts
+from unmask.server.drafts import BROKEN, Spelling, stream_drafts
 from unmask.server.engine import Change, Finished, Stepped
 
 TEXT = "Zoë ate naïve 漢字 – 😀😀 é"

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from unmask.core.errors import UserError
-from unmask.server import play as playing
-from unmask.server.play import PAGE, play
+from unmask.server import verbs as playing
+from unmask.server.verbs import PAGE, play
 
 
 @pytest.fixture

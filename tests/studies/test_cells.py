@@ -15,7 +15,7 @@ from unmask.processes import Masked
 from unmask.processes.schedule import Cosine, LogLinear
 from unmask.studies import cells, fingerprint
 from unmask.studies.evaluate import evaluate
-from unmask.studies.report.timing import speed
+from unmask.studies.report.tables import speed
 
 SIZE, LENGTH = 12, 16
 

@@ -18,8 +18,7 @@ from unmask.studies import cells
 from unmask.studies.entries import REAL
 from unmask.studies.evaluate import evaluate
 from unmask.studies.merge import merge
-from unmask.studies.report.tables import two_by_two
-from unmask.studies.report.timing import rival
+from unmask.studies.report.tables import rival, two_by_two
 from unmask.studies.results import Results, read_results, write_results
 
 SIZE, LENGTH = 20, 32

@@ -8,9 +8,18 @@ import torch
 
 from unmask.core.streams import stream
 from unmask.metrics.score import Ratio
-from unmask.studies.frontier import Interval, Resampled, at_entropy, draw_cell
+from unmask.studies.frontier import (
+    Interval,
+    Resampled,
+    at_entropy,
+    at_nfe,
+    draw_cell,
+    falling,
+    first_reach,
+    gap_at,
+    speed_up,
+)
 from unmask.studies.results import Cell
-from unmask.studies.speedup import at_nfe, falling, first_reach, gap_at, speed_up
 
 TEMPERATURES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.74, 0.7, 0.6)  # near every student one, as `evaluate` draws them
 NFES = (4, 8, 16, 32, 64, 128)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tools.results.form import NOTHING, PLANS, Runs, Table, half, signed
-from tools.results.runs import Json, Run
+from tools.results.runs import NOTHING, PLANS, Json, Run, Runs, Table, half, signed
 
 COUNTS = (2, 4, 8, 16)
 HEADS = {

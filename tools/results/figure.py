@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
 from typing import Any
 
-from tools.results.form import TEACHERS
-from tools.results.runs import Run
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from tools.results.runs import TEACHERS, Runs
 from tools.results.tables import COUNTS, POCKET, RACES, best_order, one_token_a_step, rival_above, worst
 
 INK, SOFT, RULE, PAPER = "#1d2126", "#5c6470", "#e4e2db", "#fffffe"
@@ -38,11 +38,8 @@ PANELS = {
 }
 
 
-def nelbo(runs: Mapping[str, Run]) -> bytes:
+def nelbo(runs: Runs) -> bytes:
     """A panel a teacher: the bundled one, the 24M one once it was run, and the large one of seed 0."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     with rc_context(STYLE):
         every = {title: RACES.get(teacher, TEACHERS[teacher][0]) for title, teacher in PANELS.items()}
         panels = {title: name for title, name in every.items() if name in runs}
@@ -71,11 +68,7 @@ def nelbo(runs: Mapping[str, Run]) -> bytes:
         return svg(figure)
 
 
-def choosing(runs: Mapping[str, Run]) -> bytes:
-    """Likelihood against steps, and the worst lag of copies against steps."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
+def choosing(runs: Runs) -> bytes:
     with rc_context(STYLE):
         figure: Any = Figure(figsize=(7.3, 3.2), layout="constrained")
         lost, lags = figure.subplots(1, 2)

@@ -69,8 +69,7 @@ def gap(run: Run, one: Json | None, cells: Sequence[Json], sign: int = 1) -> lis
 
 
 def between(run: Run, one: tuple[str, int], other: tuple[str, int]) -> list[float] | None:
-    """The teacher on a plan in so many steps less the teacher on another, both first at T = 1: whichever of the two has
-    temperatures around the other's own entropy."""
+    """The teacher on a plan in so many steps less the teacher on another, both first at T = 1."""
     mine, theirs = (run.cell("teacher", *at) for at in (one, other))
     found = gap(run, theirs, temperatures(run, "teacher", *one), sign=-1)
     return found or gap(run, mine, temperatures(run, "teacher", *other))

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tools.results import chain, predictions, shadows, tables, tasks, teacher, trained
-from tools.results.form import Runs, Table
+from tools.results.runs import Runs, Table
 
 from unmask.core.errors import UserError, os_errors, unknown
 from unmask.core.files import write_text

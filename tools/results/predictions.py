@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 from tools.results.check import bounds_of
-from tools.results.form import Runs, Table, half, not_yet, ppl
-from tools.results.runs import Json, Run
+from tools.results.runs import Json, Run, Runs, Table, half, not_yet, ppl
 from tools.results.shadows import SAMPLING, STUDY, TEXT, TRAINING
 from tools.results.slim import single_file
 from tools.results.tasks import LARGE, cell, right, share
@@ -179,9 +178,6 @@ def told(runs: Runs) -> Iterator[str]:
             yield from [row, *(f"  {which} {word(held)}: {said}" for which, said, held in ask(runs))]
         else:
             yield f"{row}: {ABSENT} (docs/results/{needed}.json is not there)"
-
-
-# --- the uniform process, as a table ---------------------------------------------------------------------------------
 
 
 def shadows_predictions(runs: Runs) -> Table:

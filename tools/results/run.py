@@ -84,13 +84,6 @@ def jobs_of(commands: Iterable[str]) -> list[Job]:
     return list(dict.fromkeys(Job(tuple(words[1:])) for words in found))
 
 
-@dataclass
-class _Running:
-    job: Job
-    process: subprocess.Popen[bytes]
-    since: float
-
-
 class Queue:
     """Jobs in the order of their list, each as soon as it can start and what it needs is there."""
 
@@ -100,7 +93,7 @@ class Queue:
         self.ledger = folder / "done.txt"
         done = set(self.ledger.read_text(encoding="utf-8").splitlines()) if self.ledger.is_file() else set()
         self.waiting = [job for job in jobs if str(job) not in done]
-        self.running: list[_Running] = []
+        self.running: list[tuple[Job, subprocess.Popen[bytes], float]] = []  # and since when
         self.failed: list[Job] = []
         self.began = time.monotonic()
 
@@ -131,12 +124,12 @@ class Queue:
             with open(self.folder / f"{job.name}.log", "ab") as log:
                 command = [*self.program, *job.words]
                 process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-            self.running.append(_Running(job, process, time.monotonic()))
+            self.running.append((job, process, time.monotonic()))
             self._say(f"begins: {job}")
 
     def _must_wait(self, job: Job) -> bool:
         """For what another command makes, for what somebody brings, or for whoever draws the same cells."""
-        running = [one.job for one in self.running]
+        running = [job for job, _, _ in self.running]
         earlier = self.waiting[: self.waiting.index(job)]
         unmade = [other for other in (*self.waiting, *running, *self.failed) if other is not job]
         return (
@@ -146,23 +139,25 @@ class Queue:
         )
 
     def _collect(self) -> None:
-        for one in [one for one in self.running if one.process.poll() is not None]:
-            self.running.remove(one)
-            code, seconds = one.process.returncode, time.monotonic() - one.since
+        ended = [one for one in self.running if one[1].poll() is not None]
+        self.running = [one for one in self.running if one not in ended]
+        for job, process, since in ended:
+            code = process.returncode
             if code == 0:
                 with open(self.ledger, "a", encoding="utf-8") as handle:
-                    handle.write(f"{one.job}\n")
+                    handle.write(f"{job}\n")
             else:
-                self.failed.append(one.job)
-            self._say(f"{'done' if code == 0 else f'FAILED ({code})'} after {seconds:.0f} s: {one.job}")
+                self.failed.append(job)
+            result = "done" if code == 0 else f"FAILED ({code})"
+            self._say(f"{result} after {time.monotonic() - since:.0f} s: {job}")
 
     def _stop(self) -> None:
         """Out of time: what runs is ended, and goes on in the next call."""
-        for one in self.running:
-            one.process.terminate()
-        for one in self.running:
-            one.process.wait()
-            self._say(f"stopped: {one.job}")
+        for _, process, _ in self.running:
+            process.terminate()
+        for job, process, _ in self.running:
+            process.wait()
+            self._say(f"stopped: {job}")
         self._say(f"out of time, {len(self.waiting)} not begun")
 
     def _say(self, text: str) -> None:

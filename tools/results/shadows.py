@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tools.results.form import NOTHING, Runs, Table, half, not_yet, ppl
 from tools.results.frontier import gap, path
-from tools.results.runs import Json, Run
+from tools.results.runs import NOTHING, Json, Run, Runs, Table, half, not_yet, ppl
 
 NAMES = {
     "mdlm": "masked (MDLM)", "duo": "uniform (Duo)", "curriculum": "uniform after the curriculum",
@@ -104,16 +103,12 @@ def shadows_mauve(runs: Runs) -> Table:
     cells = run.said["cells"]
     counts = _counts(cells)
     found = {(c["model"], c["plan"], c["steps"]): c for c in cells}
-    rows = [[NAMES[at[0]], f"`{at[1]}`", *(_mauve(found.get((*at, N))) for N in counts)] for at in _drawn(cells)]
+    rows = [
+        [NAMES[at[0]], f"`{at[1]}`", *(half(found.get((*at, N), {}).get("mauve")) for N in counts)]
+        for at in _drawn(cells)
+    ]
     note = f"MAUVE, T = 1, features of {run.judge}, {cells[0]['n']} texts on each side: so few only describe."
     return Table(note, ["model", "plan \\ steps", *map(str, counts)], rows)
-
-
-def _mauve(cell: Json | None) -> str:
-    return half(cell["mauve"]) if cell else NOTHING
-
-
-# --- speed -----------------------------------------------------------------------------------------------------------
 
 
 def speed_duo_sampling(runs: Runs) -> Table:

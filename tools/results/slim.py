@@ -37,10 +37,8 @@ MACHINE = ("unmask", "revision", "torch", "python", "device", "time", "processes
 
 
 def slim(sources: Sequence[str | Path], target: Path) -> int:
-    """Write what is to be kept of one or several files of one kind; returns its size in bytes.
-
-    Of NAME=PATH the model that is called `teacher` there is called NAME: so several studies of one model go together.
-    """
+    """Write what is to be kept of files of one kind, the model `teacher` of NAME=PATH as NAME; returns its size in
+    bytes."""
     named = [named_source(source) for source in sources]
     files = [path for _, path in named]
     for path in files:
@@ -151,9 +149,6 @@ def short(said: Any) -> Any:
     return float(f"{said:.6g}") if isinstance(said, float) else said
 
 
-# --- results of `unmask evaluate` ------------------------------------------------------------------------------------
-
-
 def _results(whole: Results, machines: list[Json]) -> Json:
     seed = int(whole.settings["seed"])
     return {
@@ -249,9 +244,6 @@ def _curves(bounds: Sequence[Bound], yard: Bound, order: str, seed: int) -> list
         {"score": "nelbo", "model": model, "plan": plan, "reference": reference, "curve": curve}
         for (model, plan), curve in curves.items()
     ]
-
-
-# --- grids of `unmask fit-plan` --------------------------------------------------------------------------------------
 
 
 def _grids(files: Sequence[Path]) -> Json:

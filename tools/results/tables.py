@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from statistics import mean
 
-from tools.results.form import NOTHING, PLANS, TEACHERS, Runs, Table, half, signed, values, width
-from tools.results.runs import Json, Run
-
-# --- plans -----------------------------------------------------------------------------------------------------------
+from tools.results.runs import NOTHING, PLANS, TEACHERS, Json, Run, Runs, Table, half, signed, values, width
 
 
 def one_token_a_step(run: Run) -> tuple[float, bool]:
@@ -118,10 +115,7 @@ def _copies(runs: Runs, plan: str, steps: int) -> Json:
 
 
 def worst(runs: Runs, plan: str, steps: int) -> tuple[float, int, int]:
-    """The least share of texts right at a lag, that lag, and how many lags are copied less often than by iid.
-
-    A lag counts where the difference is more than three of its standard errors.
-    """
+    """The least share of texts right, at which lag, and at how many iid is better by more than 3 standard errors."""
     cell, iid = _copies(runs, plan, steps), _copies(runs, "iid", steps)
     right = cell["right"]
     both = zip(right, cell["stderr"], iid["right"], iid["stderr"], strict=True)

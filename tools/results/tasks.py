@@ -7,12 +7,13 @@ it is kept how many texts have so many lines right.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from tools.results.figure import CHOICES, STYLE, svg
-from tools.results.form import NOTHING, PLANS, Table, not_yet, values
-from tools.results.runs import Json, Run
+from tools.results.runs import NOTHING, PLANS, Json, Run, Runs, Table, not_yet, values
 
 HEADS = {"plain": "", "chain": " +", "places": " *", "blind": " ×"}  # and their marks in a table
 STUDENTS = {"mcd": ":", "sdtt": "-."}  # and their lines
@@ -36,7 +37,6 @@ TASKS = {  # the run, and what is right: in the figure, in a table; a run that i
     "tasks-equations": ("sums of six digits, % of lines right", "lines"),
 }
 SIGNS = "0123456789abcdefg"  # of a text in collect.py: so many of its 16 lines are right
-Runs = Mapping[str, Run]
 
 
 def kept(said: Json) -> Json:
@@ -258,9 +258,6 @@ def _shadow(one: Json | None) -> str:
 
 def tasks_figure(runs: Runs) -> bytes:
     """Right texts against forwards, a line a plan: full without the head, dashed with it."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     with rc_context(STYLE):
         there = {name: title for name, (title, _) in TASKS.items() if name in runs}
         figure: Any = Figure(figsize=(3.9 * len(there) + 1.6, 3.4), layout="constrained")

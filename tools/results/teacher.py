@@ -10,11 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from tools.results.form import NOTHING, PLANS, Runs, Table, half, not_yet, signed
 from tools.results.frontier import gap, path, temperatures
-from tools.results.runs import Json, Run
-
-# --- the gate (gate.py): what is kept of it, and what follows -------------------------------------------------------
+from tools.results.runs import NOTHING, PLANS, Json, Run, Runs, Table, half, not_yet, signed
 
 GATES = ("teacher-24m-gate", "teacher-24m-s1-gate", "teacher-24m-s2-gate")
 MOST, AIM, LESS, LEAST = 1.02, 0.98, 0.02, 1.0  # as registered
@@ -77,8 +74,6 @@ def teacher_gate(runs: Runs) -> Table:
     return Table(note, head, rows)
 
 
-# --- plans on the teacher, and the rival ----------------------------------------------------------------------------
-
 RACED = ("comb", "rotation", "stride", "golden", "iid")
 
 
@@ -124,8 +119,6 @@ def rival(runs: Runs) -> Table:
     )
     return Table(note, ["model", "nats a token", "nats a byte", "s a text, batch 1", "batch 64"], rows)
 
-
-# --- students beside the teacher's temperatures and top-p at equal own entropy --------------------------------------
 
 TEACHER = "students-teacher"
 NAMES = (

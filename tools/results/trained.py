@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
-from tools.results.form import JUDGES, NOTHING, PLANS, TEACHERS, Runs, Table, half, ppl, signed, width
 from tools.results.frontier import between, gap, own_entropy, path
-from tools.results.runs import Json, Run
+from tools.results.runs import JUDGES, NOTHING, PLANS, TEACHERS, Json, Run, Runs, Table, half, ppl, signed, width
 
 UNPAIRED = "± is half of the 95% interval, unpaired"
 
@@ -173,8 +172,6 @@ def teacher_again(runs: Runs) -> Table:
     )
     return Table(note, ["optimiser", "ELBO, nats a token", "attention entropy"], rows)
 
-
-# --- what a judge says of samples, and of texts that no model wrote --------------------------------------------------
 
 NO_MODEL = ("real text", "parrot", "period", "mirror", "phrase bank")
 

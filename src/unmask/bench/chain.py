@@ -153,8 +153,7 @@ def _steps(checkpoint: Checkpoint, ready: Ready, plan: str, N: int, B: int, repe
 def _likelihoods(
     checkpoint: Checkpoint, lines: list[Row], plan: str, data: str, texts: int, device: str, compile: bool
 ) -> None:
-    """The N-step NELBO of every line without a head and with Gumbel noise; and the latter less the model alone at equal
-    seconds, paired over texts."""
+    """The N-step NELBO of every line without a head and with Gumbel noise, and what the head gains at equal seconds."""
     assert checkpoint.tokenizer is not None
     shown = held_out(data, checkpoint.tokenizer, checkpoint.model.length, count=texts)
     laws = {"no head": Factorised(), "head, gumbel": checkpoint.step_law}
@@ -177,8 +176,8 @@ def _likelihoods(
 
 
 def at_seconds(points: Iterable[tuple[float, Ratio]], seconds: float) -> Ratio | None:
-    """A NELBO at so many seconds, text by text: on the line over their logarithm between two numbers of steps; None
-    beyond all of them."""
+    """A NELBO at so many seconds, text by text, linear in their logarithm between two points; None beyond all of
+    them."""
     known = sorted(points, key=lambda point: point[0])
     for (before, a), (after, b) in pairwise(known):
         if before <= seconds <= after:
@@ -211,16 +210,14 @@ def _words(lines: list[Row], random: bool) -> list[str]:
         sentence = f"batch {row['batch']}, {row['steps']} steps: {row['over_without']:.2f}x the step without the head"
         if row["batch"] in rivals:
             sentence += f", {rivals[row['batch']] / row['seconds']:.1f}x the speed of the causal model"
-        if "nats" in row:
-            sentence += _gain_in_words(row["less_at_equal_seconds"])
+        if "nats" in row and row["less_at_equal_seconds"]:
+            value, low, high = row["less_at_equal_seconds"]
+            sentence += (
+                f"; less the model alone at equal seconds: {value:+.3f} nats a token ({low:+.3f} to {high:+.3f})"
+            )
+        elif "nats" in row:
+            sentence += "; slower than all that was timed without it: give more --steps"
         words.append(sentence)
     if random:
         words.append("random weights: a trained head needs another number of rounds (--model RUN)")
     return words
-
-
-def _gain_in_words(less: list[float] | None) -> str:
-    if less is None:
-        return "; slower than all that was timed without it: give more --steps"
-    value, low, high = less
-    return f"; less the model alone at equal seconds: {value:+.3f} nats a token ({low:+.3f} to {high:+.3f})"

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from unmask.bench.plain_llada import plain_step
-from unmask.bench.timing import Columns, Row, gib
-from unmask.bench.turns import Contender, in_turns, over
+from unmask.bench.timing import Columns, Contender, Row, gib, in_turns, over
 from unmask.checkpoint.io import Checkpoint
 from unmask.core import provenance
 from unmask.core.ranks import pick_device
@@ -162,8 +161,8 @@ def stepped(
 
 
 def reading(bench: Bench) -> Contender:
-    """What a step multiplies with is read once: all weights but the table of embeddings, of which it takes a row a
-    token. By the rate of a large copy, what it reads and what it writes."""
+    """All weights but the table of embeddings, read once, by the rate of a large copy: what it reads and what it
+    writes."""
     skipped = bench.model.model.embed_tokens.weight
     weights = sum(value.nbytes for value in bench.model.parameters() if value is not skipped)
     size = 2**32 if bench.cuda else 2**24

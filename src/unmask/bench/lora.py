@@ -23,12 +23,7 @@ def lora_step(
     base: Any, place: torch.device, *, length: int = 1024, batch: int = 4, recompute: bool = False, repeats: int = 3,
     rank: int = 32,
 ) -> Row:  # fmt: skip
-    """Tokens a second and peak memory of whole optimiser steps of a student that adapts `base`.
-
-    The base's weights are shared: the student's, and with the adapter off the teacher's. A step is the teacher's and
-    the student's forward, backward, and AdamW and the average over the adapter; on a GPU under autocast to bf16.
-    `base`: a network on `place`, in any precision. `recompute`: as in training. `rank`: of the adapter.
-    """
+    """Tokens a second and peak memory of optimiser steps of a student that adapts `base`, which is its teacher too."""
     adapted = with_adapter(base, Lora(True, rank), "base", 0)
     objective = MCD(adapted)
     trainer = Trainer(warmup=0, recompute=recompute, tensorboard=False, progress=False)

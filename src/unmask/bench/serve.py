@@ -45,8 +45,7 @@ class Load:
 
     def alone(self, seed: int, **how: Any) -> list[int]:
         written = sample(self.checkpoint, 1, self.steps, length=self.length, seed=seed, **how)
-        tokens: list[int] = written.tokens[0].tolist()
-        return tokens
+        return written.tokens[0].tolist()
 
 
 @dataclass(frozen=True)
@@ -155,9 +154,6 @@ def _words(facts: Row, alone: int, requests: int) -> list[str]:
     ]
 
 
-# --- the clients ------------------------------------------------------------------------------------------------------
-
-
 def _in_process(engine: Engine, load: Load) -> Measured:
     """Every client submits a task and waits for its end."""
     checkpoint = load.checkpoint
@@ -197,8 +193,7 @@ def _over_http(engine: Engine, load: Load) -> Measured:
             except (OSError, http.client.HTTPException, ValueError):
                 here.connection.close()  # opened again by the next request
                 return None
-            found: list[int] | None = content["choices"][0]["tokens"] if answer.status == 200 else None
-            return found
+            return content["choices"][0]["tokens"] if answer.status == 200 else None
 
         return _measure(ask, load)
 

@@ -1,8 +1,5 @@
-"""Adapters on disk, in peft's own format: adapter_config.json and adapter_model.safetensors.
-
-Ours have our config.json beside them, which names the base by a fingerprint of its weights, the process and the step
-law; one that peft wrote has only its two files, and its base is checked by names and shapes.
-"""
+"""Adapters on disk, in peft's own format; ours have our config.json beside them, which names the base by its
+weights."""
 
 from __future__ import annotations
 

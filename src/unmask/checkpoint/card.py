@@ -1,8 +1,4 @@
-"""What goes with a checkpoint that is given away: a model card, and a provenance without the paths of one machine.
-
-The card takes every number from the checkpoint itself, so that none can be wrong; what text the model read and whose it
-is are the caller's words.
-"""
+"""A model card, whose numbers come from the checkpoint itself, and a provenance without the paths of one machine."""
 
 from __future__ import annotations
 
@@ -69,8 +65,8 @@ def write_card(
     checkpoint: Checkpoint, folder: Path, *, about: str, licence: str | None, weights: Literal["ema", "raw"] = "ema",
     dtype: torch.dtype | None = None, name: str | None = None,
 ) -> None:  # fmt: skip
-    """The card of the checkpoint whose `weights` were written to `folder` in `dtype` (default: as they are), and which
-    others load as `name` (default: the folder's)."""
+    """The card of the checkpoint whose `weights` were written to `folder` in `dtype`, and which others load as
+    `name`."""
     dtype = dtype or next(plain(checkpoint.model).parameters()).dtype
     causal, length = is_causal(plain(checkpoint.model)), checkpoint.model.length
     facts = {**dict(_model(checkpoint, dtype)), **dict(_training(checkpoint.provenance, dtype, weights))}
@@ -114,7 +110,9 @@ def _training(provenance: Mapping[str, Any], dtype: torch.dtype, weights: str) -
     if (distillation := provenance.get("distillation")) is not None:
         teacher = (config.get("facts") or {}).get("teacher") or {}
         yield "distilled", f"from {teacher.get('source', 'a teacher')} by {distillation['method']}"
-        yield "rounds", f"{distillation['round']} of {distillation['round_steps']:,} steps, {_settings(distillation)}"
+        settings = [f"{name} {distillation[name]:.4g}" for name in ("delta", "tau") if name in distillation]
+        each = f"the last with {' and '.join(settings)}" if settings else "all alike"
+        yield "rounds", f"{distillation['round']} of {distillation['round_steps']:,} steps, {each}"
     elif "objective" in config:
         yield "objective", config["objective"]["name"]
     if isinstance(start := (config.get("facts") or {}).get("from"), Mapping):
@@ -137,9 +135,3 @@ def _training(provenance: Mapping[str, Any], dtype: torch.dtype, weights: str) -
         commit, _, changes = str(provenance["revision"] or "an installed package").partition("+")
         code = f"unmask {provenance['unmask']} ({commit[:20]}{' with ' if changes else ''}{changes})"
         yield "made", f"by {code}, torch {provenance['torch']}, on {provenance['device']}, {provenance['time'][:10]}"
-
-
-def _settings(distillation: Mapping[str, Any]) -> str:
-    """The settings of the last round, where the method has any."""
-    found = [f"{name} {distillation[name]:.4g}" for name in ("delta", "tau") if name in distillation]
-    return f"the last with {' and '.join(found)}" if found else "all alike"

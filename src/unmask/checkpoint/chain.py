@@ -60,8 +60,7 @@ def _with_law(checkpoint: Checkpoint, head: ChainHead, made: Mapping[str, Any]) 
 
 
 def with_own_head(checkpoint: Checkpoint, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> Any:
-    """A model with the head that lies beside it in its folder: they were written together, maybe in another precision
-    than the weights that the head was trained beside."""
+    """A model with the head that lies beside it in its folder, whatever precision the two were written in."""
     shape = {field.name: config[field.name] for field in dataclasses.fields(ChainConfig) if field.name in config}
     check_finite(tensors, where)
     head = assemble(family_named("chain"), ChainConfig(**shape), tensors, where)

@@ -30,10 +30,8 @@ def weights_hash(model: object) -> str | None:
 
 
 def identity_of(checkpoint: Checkpoint) -> str:
-    """A hash of weights, shape (tensors do not tell the number of heads), process, step law and tokenizer.
-
-    Equal weights draw other texts on another schedule, and spell others with another tokenizer.
-    """
+    """A hash of all that decides what it writes: weights, shape, process, step law (with its head's weights),
+    tokenizer."""
     config = getattr(checkpoint.model, "config", None)
     shape = dataclasses.asdict(config) if dataclasses.is_dataclass(config) and not isinstance(config, type) else None
     process, step_law = process_to_json(checkpoint.process), step_law_to_json(checkpoint.step_law)

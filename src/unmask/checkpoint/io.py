@@ -294,7 +294,8 @@ def _from_own(
     tensors = stored_tensors(folder / FILES["ema"], kept)
     if weights == "raw":
         tensors |= stored_tensors(folder / FILES["raw"], kept)
-    model = _model(family.name, family.config(**config["model"]), tensors, folder)
+    check_finite(tensors, str(folder))
+    model: Any = assemble(family, family.config(**config["model"]), tensors, str(folder))
     return _chained(Checkpoint(model, process, tokenizer, provenance, law), folder, config)
 
 
@@ -371,20 +372,17 @@ def _adapted(folder: Path, weights: Literal["ema", "raw"], base: Checkpoint | No
     return _chained(Checkpoint(model, process, tokenizer, provenance, law), folder, about)
 
 
-def _model(family: str, config: Any, weights: Mapping[str, Tensor], where: Path) -> Any:
-    check_finite(weights, str(where))
-    return assemble(family_named(family), config, weights, str(where))
-
-
 def _published(
     family: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, origin: Mapping[str, Any]
 ) -> Checkpoint:
     tokenizer = published_tokenizer(path)
     if metadata.get("mask_token_id") is None and tokenizer is not None:
         metadata = {**metadata, "mask_token_id": tokenizer.mask_id}
-    config, weights = family_named(family).read(metadata, tensors, str(path))
-    model = _model(family, config, weights, path)
+    kind = family_named(family)
+    config, weights = kind.read(metadata, tensors, str(path))
+    check_finite(weights, str(path))
+    model: Any = assemble(kind, config, weights, str(path))
     if tokenizer is None and model.vocab_size == GPT2_STATES:
         tokenizer = Tokenizer.load("gpt2")
     check_mask(tokenizer, model.mask_id, path)
-    return Checkpoint(model, family_named(family).process(config), tokenizer, {**origin, "metadata": dict(metadata)})
+    return Checkpoint(model, kind.process(config), tokenizer, {**origin, "metadata": dict(metadata)})

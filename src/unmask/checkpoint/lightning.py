@@ -1,7 +1,4 @@
-"""MDLM's Lightning file: raw weights in `state_dict`, the EMA's list in `ema`, foreign objects in `hyper_parameters`.
-
-The file is a pickle and is never executed (safe_pickle.py); its hyper-parameters are looked at as data only.
-"""
+"""MDLM's Lightning file: raw weights, the EMA's list, and hyper-parameters; a pickle that is never executed."""
 
 from __future__ import annotations
 

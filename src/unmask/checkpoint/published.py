@@ -1,7 +1,4 @@
-"""A folder as the hub has it: which family reads it, where its weights are, what its small files say.
-
-Only JSON, safetensors and the text of a chat template are read. Code that lies in the folder is never run.
-"""
+"""A folder as the hub has it: which family reads it, its weights and small files. Code that lies there is never run."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from unmask.checkpoint.card import portable, write_card
-from unmask.checkpoint.hub import is_hub_name
 from unmask.checkpoint.io import WRITTEN, Checkpoint, load, save
+from unmask.checkpoint.locate import is_hub_name
 from unmask.core.errors import UserError
 from unmask.core.verbs import verb
 from unmask.models.family import plain

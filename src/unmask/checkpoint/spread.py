@@ -1,7 +1,4 @@
-"""A model over several devices, main memory and disk, by accelerate: what a `device_map` says.
-
-What goes to disk is read from the checkpoint's own safetensors whenever it is needed; nothing is written.
-"""
+"""A model over several devices, main memory and disk, by accelerate, as a `device_map` says."""
 
 from __future__ import annotations
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from unmask.checkpoint.chain import CURE, with_head
-from unmask.checkpoint.hub import is_hub_name
 from unmask.checkpoint.io import Checkpoint, stored
-from unmask.checkpoint.locate import bundled
+from unmask.checkpoint.locate import bundled, is_hub_name
 from unmask.core.errors import UserError, unknown
 from unmask.inference.chain import Chain
 from unmask.inference.step_law import STEP_LAWS, StepLaw, make_step_law

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json as json_module
 from pathlib import Path
-from typing import Any
+
+from rich.console import Console
 
 from unmask.cli.parser import Call
 from unmask.cli.train import check_out
 from unmask.core.ranks import is_first
+from unmask.core.show import table as shown
 from unmask.training.evaluate import with_stderr
 
 
@@ -26,15 +28,7 @@ def present(call: Call, *, json: bool = False) -> None:
     if json:
         print(text, end="")
         return
-    _print_table(json_module.loads(text))
-    print(f"student: {out} (of each round: {out / 'rounds'}/N); these numbers: {out / 'rounds.json'}")
-
-
-def _print_table(table: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from unmask.core.show import table as shown
-
+    table = json_module.loads(text)
     plan = f" on the plan {table['plan']}" if "plan" in table else ""
     title = f"{table['samples']} samples in {table['steps']} steps{plan}; ± is a standard error"
     if judge := table["judge"]:
@@ -49,3 +43,5 @@ def _print_table(table: dict[str, Any]) -> None:
         cells += [f"{entropy['value']:.3f} ± {entropy['stderr']:.3f}"]
         rows.append([*cells, with_stderr(elbo["nats"], elbo["stderr"], digits=3) if elbo else ""])
     Console(highlight=False).print(shown(title, names, rows))
+    print(f"student: {out} (of each round: {out / 'rounds'}/N); these numbers: {out / 'rounds.json'}")
+    print(f"student: {out} (of each round: {out / 'rounds'}/N); these numbers: {out / 'rounds.json'}")

@@ -13,15 +13,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from torch import Tensor
 
 from unmask.core.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from unmask.processes.gaussian import GaussianDuality
-    from unmask.processes.schedule import Schedule
+from unmask.core.progress import Progress
+from unmask.core.provenance import record
+from unmask.core.show import check_figure, table
+from unmask.core.streams import stream
+from unmask.processes.gaussian import GaussianDuality
+from unmask.processes.masked import is_masked
+from unmask.processes.schedule import Schedule, schedule_named
 
 TIMES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)  # of the schedule, for the rows nobody chose
 MOST_STATES = 1_000_000  # a latent is simulated whole; the library's GaussianDuality has no such limit
@@ -46,8 +51,6 @@ class Outcome:
 
 def calibration_table(duality: GaussianDuality, schedule: Schedule, gammas: Sequence[float]) -> list[dict[str, Any]]:
     """The signed calibration of each gamma; below 1/K alpha is negative, below the schedule's last value t is None."""
-    import torch
-
     gamma = torch.tensor(gammas, dtype=torch.float64)
     found = duality.calibrate(gamma, signed=True)
     uniform = (duality.K * gamma - 1) / (duality.K - 1)  # the argmax is the token as often as it survives
@@ -63,10 +66,6 @@ def calibration_table(duality: GaussianDuality, schedule: Schedule, gammas: Sequ
 
 def draw_noise(K: int, seed: int, draws: range) -> tuple[Tensor, Tensor]:
     """(eps, k): noise (N, K) and a token that is not the mask (N,). Draw i is the same whatever its company."""
-    import torch
-
-    from unmask.core.streams import stream
-
     streams = [stream(seed, "duality", i) for i in draws]
     k_N = torch.stack([torch.randint(K - 1, (), generator=generator) for generator in streams])
     eps_NK = torch.stack([torch.randn(K, generator=generator, dtype=torch.float64) for generator in streams])
@@ -78,10 +77,6 @@ def simulate(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[list[Outcome], Tensor]:  # fmt: skip
     """Every gamma on the same draws, (outcomes, u_N): project the latent w in K dimensions, compare u with gamma."""
-    import torch
-
-    from unmask.processes.masked import is_masked
-
     if draws < 1:
         raise UserError(f"--draws must be at least 1, not {draws}")
     calibrations = [duality.calibrate(gamma, signed=True) for gamma in gammas]
@@ -139,14 +134,6 @@ def duality(
         figure: where to write the figure: a .png, .svg or .pdf (default: duality.png, but none with --json)
         json: print one JSON object instead of tables
     """
-    import torch
-
-    from unmask.core.progress import Progress
-    from unmask.core.provenance import record
-    from unmask.core.show import check_figure
-    from unmask.processes.gaussian import GaussianDuality
-    from unmask.processes.schedule import schedule_named
-
     if figure is None and not json:
         figure = Path("duality.png")
     check_figure(figure)
@@ -159,7 +146,7 @@ def duality(
     with Progress(transient=True) as progress:
         outcomes, u_N = simulate(law, gammas, draws, seed, progress.show)
     if figure is not None:
-        from unmask.cli.duality_figure import draw_figure
+        from unmask.cli.duality_figure import draw_figure  # matplotlib alone takes a second
 
         draw_figure(figure, law, through_time, u_N, seed)
     report: dict[str, Any] = {
@@ -176,10 +163,6 @@ def duality(
 
 
 def _print_tables(report: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from unmask.core.show import table
-
     calibration = [
         ["-" if row["t"] is None else f"{row['t']:.4g}", f"{row['gamma']:.6g}", f"{row['ratio']:+.6f}",
          f"{row['alpha']:+.6f}", f"{row['sigma']:.6f}",

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
 from unmask.core.show import FADED, INK, STYLE, save_figure
@@ -62,9 +65,6 @@ class Scene:
 
 def draw_figure(path: Path, duality: GaussianDuality, schedule: Schedule, u_N: Tensor, seed: int) -> None:
     """Draw and write the figure; u_N are the simulation's draws of u, shown as the empirical law of Y."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     scene = compose(duality, schedule, seed)
     with rc_context(STYLE):
         figure = Figure(figsize=(13, 8.6), layout="constrained")
@@ -220,9 +220,6 @@ def _number(state: int) -> str:
 
 
 def _draw_view(axes: Any, y: float, label: str, seen_L: Tensor, lost_L: list[str]) -> None:
-    """One row of tokens, and what stands in place of those that are lost."""
-    from matplotlib.patches import FancyBboxPatch
-
     axes.text(-0.75, y, label, ha="right", va="center", weight="bold")
     for i, (word, seen, lost) in enumerate(zip(SENTENCE, seen_L.tolist(), lost_L, strict=True)):
         face, edge, ink = ("#dcecf6", BLUE, "#004b78") if seen else ("#f0f0f0", "#c4c4c4", FADED)

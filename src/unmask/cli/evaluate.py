@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from unmask.studies.report.tables import Table
-    from unmask.studies.results import Results
+import rich.table
+from rich.console import Console
+from rich.markup import escape
+
+from unmask.cli.parser import Call
+from unmask.core import show as shown_as
+from unmask.core.progress import Progress, note
+from unmask.core.ranks import is_first
+from unmask.metrics.built_in import of_plug_ins
+from unmask.studies.report import write_report
+from unmask.studies.report.tables import Table, halved, head_of, interval, likelihood, main_table, questions
+from unmask.studies.report.words import meaning
+from unmask.studies.results import Results
 
 
-def present(call: Callable[..., Any], *, out: Path = Path("evaluation"), json: bool = False) -> None:
+def present(call: Call, *, out: Path = Path("evaluation"), json: bool = False) -> None:
     """Run an evaluation, write its report and show the table.
 
     Args:
         out: the folder that keeps finished cells, results.json, report.html, report.md and figures/
         json: print the analysis as one JSON object instead of a table
     """
-    from unmask.core.progress import Progress, note
-    from unmask.core.ranks import is_first
-
     shown = is_first()
     with Progress(shown=shown, transient=True) as bar:
         begun = False
@@ -40,19 +45,12 @@ def present(call: Callable[..., Any], *, out: Path = Path("evaluation"), json: b
 
 def show(results: Results, out: Path, as_json: bool) -> None:
     """Write the report, print what a person or a program wants to know."""
-    from unmask.studies.report import write_report
-
     write_report(results, out)
     if as_json:
         names = ("settings", "judge", "analysis", "notes", "provenance")
         asked = [{name: said for name, said in row.items() if name != "answers"} for row in results.questions]
         print(dumps({**{name: getattr(results, name) for name in names}, "questions": asked}, indent=2))
         return
-    from rich.console import Console
-
-    from unmask.studies.report.tables import likelihood, main_table, questions
-    from unmask.studies.report.words import meaning
-
     console = Console(highlight=False)
     tables = [main_table(results), _other_scores(results)] if results.cells else [likelihood(results), _plans(results)]
     tables.append(questions(results))
@@ -64,21 +62,14 @@ def show(results: Results, out: Path, as_json: bool) -> None:
     console.print(f"report: {out / 'report.html'}", soft_wrap=True, markup=False)
 
 
-def _rich(grid: Table) -> Any:
+def _rich(grid: Table) -> rich.table.Table:
     """A table of the report for a terminal. Names of models and plans may look like rich's markup, and are not."""
-    from rich.markup import escape
-
-    from unmask.core.show import table
-
     rows = [[escape(cell.replace("\n", " / ")) for cell in row] for row in grid.rows]
-    return table(escape(grid.title), list(map(escape, grid.head)), rows)
+    return shown_as.table(escape(grid.title), list(map(escape, grid.head)), rows)
 
 
 def _other_scores(results: Results) -> Table:
     """Scores of plug-ins; and of texts from files every score, since there is no other table for those."""
-    from unmask.metrics.built_in import of_plug_ins
-    from unmask.studies.report.tables import Table, halved
-
     if results.named("texts") and not results.plans:
         cells = [cell for cell in results.cells if cell.plan is None]
         names = list(dict.fromkeys(name for cell in cells for name in cell.scores))
@@ -93,8 +84,6 @@ def _other_scores(results: Results) -> Table:
 
 def _plans(results: Results) -> Table:
     """Every plan's NELBO less that of the first one; empty where there is one plan."""
-    from unmask.studies.report.tables import Table, head_of, interval
-
     less = {(one["model"], one["plan"], one["steps"]): one for one in results.analysis["plan_likelihood"]}
     rows = [
         [f"{model}\n{plan}", *(interval(less.get((model, plan, steps)), signed=True) for steps in results.steps)]

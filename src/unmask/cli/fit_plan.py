@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from unmask.studies.fit_plan import FittedPlan, Worth
+from rich.console import Console
+
+from unmask.cli.parser import Call
+from unmask.core.progress import Progress
+from unmask.core.ranks import is_first
+from unmask.core.show import table
+from unmask.studies.fit_plan import FittedPlan, Worth
 
 _WIDTH = 64  # characters of a grid's picture
 
 
-def present(call: Callable[..., Any], *, out: Path, json: bool = False) -> None:
+def present(call: Call, *, out: Path, json: bool = False) -> None:
     """Fit a plan and its grid, write them and show the table.
 
     Args:
         out: the .json file to write
         json: print what was written instead of a table
     """
-    from unmask.core.progress import Progress
-    from unmask.core.ranks import is_first
-
     with Progress(shown=is_first(), transient=True) as bar:
         fitted = call(out=out, progress=partial(bar.show, "views"))
     if json and is_first():
@@ -33,10 +33,6 @@ def present(call: Callable[..., Any], *, out: Path, json: bool = False) -> None:
 
 
 def _print_table(fitted: FittedPlan, out: Path) -> None:
-    from rich.console import Console
-
-    from unmask.core.show import table
-
     rows = []
     for name, worth in fitted.worth.items():
         nelbo, gain = worth.nelbo, worth.fitted_minus_this

@@ -1,7 +1,5 @@
-"""The command `unmask`: runs a verb, and turns a user's mistake, or too little memory, into one line and exit code 2.
-
-Verbs are imported only when they are called, so that `unmask --help` answers at once.
-"""
+"""The command `unmask`: runs a verb, imported only then; a user's mistake, or too little memory, is one line and code
+2."""
 
 from __future__ import annotations
 
@@ -78,7 +76,7 @@ FIRST = {
 }  # fmt: skip
 MORE = {
     "play": Verb(
-        "open a page on which models write, step by step", "unmask.server.play:play", positional=("models",),
+        "open a page on which models write, step by step", "unmask.server.verbs:play", positional=("models",),
     ),
     "demo": Verb(
         "a tour of all of this in four minutes", "unmask.cli.demo:demo", machine=False, plugins=False, resumes=True
@@ -94,20 +92,20 @@ MORE = {
         "unmask.cli.fit_plan:present", smaller=_BATCH,
     ),
     "convert": Verb(
-        "change a checkpoint's format", "unmask.checkpoint.convert:convert", "unmask.cli.convert:present",
+        "change a checkpoint's format", "unmask.checkpoint.convert:convert", "unmask.cli.lines:converted",
         ("source", "target"), machine=False,
     ),
     "export": Verb(
-        "write a model for onnxruntime", "unmask.checkpoint.export:export", "unmask.cli.export:present", ("model",),
+        "write a model for onnxruntime", "unmask.checkpoint.export:export", "unmask.cli.lines:exported", ("model",),
         machine=False,
     ),
     "push": Verb(
         "upload a checkpoint or an adapter to a hub, with a model card", "unmask.checkpoint.push:push",
-        "unmask.cli.push:present", ("source", "repository"), machine=False,
+        "unmask.cli.lines:pushed", ("source", "repository"), machine=False,
     ),
     "lm-eval": Verb(
         "run tasks of EleutherAI's evaluation harness", "unmask.studies.harness:lm_eval",
-        "unmask.cli.lm_eval:present", smaller=_BATCH,
+        "unmask.cli.lines:scored", smaller=_BATCH,
     ),
     "duality": Verb(
         "show the Gaussian-discrete duality in numbers and a figure", "unmask.cli.duality:duality", plugins=False

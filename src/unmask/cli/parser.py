@@ -13,14 +13,14 @@ import shutil
 import textwrap
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from unmask.cli.options import MISSING, Option, options_of
-from unmask.cli.recipe import bundled_recipes, read_recipe
-from unmask.core.errors import UserError, nearest
+from unmask.core.errors import UserError, nearest, reading
 from unmask.core.plugins import load_plugins
 from unmask.core.verbs import documented, flattened
 
@@ -54,8 +54,8 @@ class _Help(argparse.HelpFormatter):
 
 
 class CommandLine:
-    """The command line of one verb: `program` is what the user types, `positional` parameters need no flag, `machine`
-    gives it --threads, `plugins` gives it --plugin."""
+    """The command line of one verb: `positional` parameters need no flag, `machine` gives --threads, `plugins`
+    --plugin."""
 
     def __init__(
         self, function: Callable[..., Any], program: str, present: Callable[..., Any] | None = None, *,
@@ -217,3 +217,22 @@ def _as_yaml(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_as_yaml(item) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def read_recipe(recipe: str) -> dict[str, Any]:
+    bundled, path = bundled_recipes(), Path(recipe)
+    if recipe not in bundled and not path.is_file():
+        guess = nearest(recipe, bundled)
+        hint = f"did you mean {guess!r}? " if guess else ""
+        raise UserError(f"no recipe {recipe!r}: {hint}bundled: {', '.join(sorted(bundled))}; or give a YAML file")
+    with reading(path, "recipe", "save it as YAML in UTF-8"):
+        content = yaml.safe_load(bundled.get(recipe, path).read_text(encoding="utf-8")) or {}
+        if not isinstance(content, dict):
+            raise ValueError("it must map option names to values")
+    return {str(name): value for name, value in content.items()}
+
+
+def bundled_recipes() -> dict[str, Any]:
+    """The recipes that come with the package, by name."""
+    folder = resources.files("unmask").joinpath("recipes")
+    return {item.name[: -len(".yaml")]: item for item in folder.iterdir() if item.name.endswith(".yaml")}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json as json_module
 
+from rich.console import Console
+
 from unmask.cli.parser import Call
-from unmask.data.prepare import Prepared
+from unmask.core.show import table
 
 
 def present(call: Call, *, json: bool = False) -> None:
@@ -15,18 +17,10 @@ def present(call: Call, *, json: bool = False) -> None:
         json: print the index instead of a table
     """
     done = call()
-    if json:
-        print(json_module.dumps(done.shards.index, indent=2, ensure_ascii=False))
-    else:
-        _show(done)
-
-
-def _show(done: Prepared) -> None:
-    from rich.console import Console
-
-    from unmask.core.show import table
-
     shards, tokenizer, rows = done.shards, done.shards.index["tokenizer"], []
+    if json:
+        print(json_module.dumps(shards.index, indent=2, ensure_ascii=False))
+        return
     for split, about in shards.index["splits"].items():
         size = f"{about['text_bytes'] / 1e6:.1f}"
         rows.append([split, f"{about['documents']:,}", f"{about['tokens']:,}", size, str(len(about["shards"]))])

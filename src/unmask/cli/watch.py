@@ -38,10 +38,7 @@ def legible(text: str) -> str:
 
 
 def token_texts(ids: Sequence[int], codec: TextCodec | None) -> list[str]:
-    """What each token adds to the text; joined they are the decoded text, made legible.
-
-    A token that ends within a character adds nothing, the one that completes it adds the whole character.
-    """
+    """What each token adds to the text, made legible; a character that several spell is added by the last of them."""
     if codec is None:
         return [f" {token}" for token in ids]
     texts: list[str] = []

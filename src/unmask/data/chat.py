@@ -1,7 +1,4 @@
-"""What stands beside a tokenizer.json: the names of special tokens, what ends an answer, and the chat template.
-
-A template is rendered in jinja's sandbox, as transformers does it; it is text, and runs no code.
-"""
+"""What stands beside a tokenizer.json: special tokens, what ends an answer, the chat template (in jinja's sandbox)."""
 
 from __future__ import annotations
 

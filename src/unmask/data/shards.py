@@ -50,9 +50,12 @@ class Tokens:
     """One split as one flat, memory-mapped stream: `tokens[a:b]` reads across shards, `len(tokens)` counts."""
 
     def __init__(self, paths: list[Path], counts: list[int], dtype: np.dtype[Any]) -> None:
-        self._paths, self._dtype = paths, dtype
-        self._maps: list[np.ndarray | None] = [None] * len(paths)
-        self._ends = np.cumsum(counts, dtype=np.int64).tolist()
+        self._dtype, self._ends = dtype, np.cumsum(counts, dtype=np.int64).tolist()
+        self._maps: list[np.ndarray] = []
+        for path in paths:
+            with os_errors("read", path):
+                # as a plain array: slices of a memmap, which are memmaps too, are slow to make
+                self._maps.append(np.asarray(np.memmap(path, dtype=dtype, mode="r")))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -65,20 +68,11 @@ class Tokens:
         while start < stop:
             first = self._ends[shard - 1] if shard else 0
             end = min(stop, self._ends[shard])
-            found.append(self._map(shard)[start - first : end - first])
+            found.append(self._maps[shard][start - first : end - first])
             start, shard = end, shard + 1
         if len(found) == 1:
             return found[0]
         return np.concatenate(found) if found else np.empty(0, self._dtype)
-
-    def _map(self, shard: int) -> np.ndarray:
-        mapped = self._maps[shard]
-        if mapped is None:
-            with os_errors("read", self._paths[shard]):
-                # as a plain array: slices of a memmap, which are memmaps too, are slow to make
-                mapped = np.asarray(np.memmap(self._paths[shard], dtype=self._dtype, mode="r"))
-            self._maps[shard] = mapped
-        return mapped
 
 
 @dataclass(frozen=True)
@@ -89,21 +83,9 @@ class Shard:
     tokens: int
     sha256: str
 
-    def verify(self) -> None:
-        if sha256_file(self.path) != self.sha256:
-            raise damaged(self.path, "its sha256 is not the index's")
-
-
-def _shard(folder: Path, said: dict[str, Any]) -> Shard:
-    file = os.fsdecode(os.fsencode(said["file"]))  # a text that can be a file's name
-    return Shard(folder / file, int(said["tokens"]), str(said["sha256"]))
-
 
 class ShardSet:
-    """A prepared corpus. `ShardSet.open(folder)` checks that every shard is there in its full size.
-
-    `index` is the content of index.json, `shards` the files of each split.
-    """
+    """A prepared corpus: `index` is the content of index.json, `shards` the files of each split."""
 
     def __init__(self, folder: Path, index: dict[str, Any]) -> None:
         self.folder, self.index = folder, index
@@ -111,9 +93,12 @@ class ShardSet:
         about = index["tokenizer"]
         self.tokenizer_hash, self._tokenizer_name = str(about["hash"]), f"{about['name']}"
         self._tokenizer_path = folder / os.fsdecode(os.fsencode(about["file"]))
-        self.shards = {
-            split: [_shard(folder, one) for one in found["shards"]] for split, found in index["splits"].items()
-        }
+
+        def shard(said: dict[str, Any]) -> Shard:
+            file = os.fsdecode(os.fsencode(said["file"]))  # a text that can be a file's name
+            return Shard(folder / file, int(said["tokens"]), str(said["sha256"]))
+
+        self.shards = {split: [*map(shard, found["shards"])] for split, found in index["splits"].items()}
         self.counts = {
             split: {what: int(found[what]) for what in ("tokens", "documents", "text_bytes")}
             for split, found in index["splits"].items()
@@ -157,7 +142,8 @@ class ShardSet:
         """
         if split not in self._verified:
             for shard in self._split(split):
-                shard.verify()
+                if sha256_file(shard.path) != shard.sha256:
+                    raise damaged(shard.path, "its sha256 is not the index's")
             self._verified.add(split)
 
     def tokenizer(self) -> Tokenizer:

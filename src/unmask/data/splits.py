@@ -62,10 +62,7 @@ class Division:
         return sum(getattr(one, what) for one in self.counts[:sources])
 
     def items(self, sources: list[Source], reading: Reading, first: int = 0) -> Iterator[Item]:
-        """All pieces from source `first` on, each in its split.
-
-        Raises SourceChanged at the end of a source that is not what was counted.
-        """
+        """All pieces from source `first` on, each in its split. SourceChanged where one is not what was counted."""
         for index in range(first, len(sources)):
             place = self.total(self.split_by, index)
             number = 0

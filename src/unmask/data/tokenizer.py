@@ -146,8 +146,7 @@ class Tokenizer:
         return cls(inner.to_str(), f"bpe-{size}")
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._inner.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._inner.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Several texts at once, on all cores."""
@@ -173,15 +172,15 @@ class Tokenizer:
     def spell(self, messages: Messages, *, open_answer: bool) -> str:
         """A conversation in the model's chat format, up to where its next answer begins (`open_answer`)."""
         text = render(self.specials, messages, f"the tokenizer {self.name!r}", open_answer=open_answer)
+        names = [token.content for token in self._inner.get_added_tokens_decoder().values() if token.special]
         for message in messages:  # it would be read as an end of turn, say, and a mask as a blank
-            if found := next((name for name in self._special_names if name in message["content"]), None):
+            if found := next((name for name in names if name in message["content"]), None):
                 raise UserError(f"a message holds {found!r}, a special token of this model: leave it out of the text")
         return text
 
     def encode_special(self, text: str) -> list[int]:
         """The tokens of a text that `spell` wrote: special ones are read as such."""
-        ids: list[int] = self._reading_specials.encode(text, add_special_tokens=False).ids
-        return ids
+        return self._reading_specials.encode(text, add_special_tokens=False).ids
 
     @cached_property
     def _reading_specials(self) -> tokenizers.Tokenizer:
@@ -191,10 +190,6 @@ class Tokenizer:
         inner.no_padding()
         return inner
 
-    @cached_property
-    def _special_names(self) -> list[str]:
-        return [token.content for token in self._inner.get_added_tokens_decoder().values() if token.special]
-
     def is_special(self, token: int) -> bool:
         """Whether an id stands for no text."""
         added = self._inner.get_added_tokens_decoder()
@@ -202,13 +197,10 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some tokens; ids the tokenizer does not know, such as the mask, leave nothing."""
-        text: str = self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
-        return text
+        return self._inner.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """The texts of several rows of tokens, on all cores."""
-        texts: list[str] = self._inner.decode_batch(rows, skip_special_tokens=False)
-        return texts
+        return self._inner.decode_batch(rows, skip_special_tokens=False)
 
     def to_json(self) -> str:
         """The `tokenizer.json`, in the one spelling whose sha256 is `hash`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -124,12 +125,11 @@ def _energy_distance(texts: Texts, judge: Judge, real: Texts, seed: int) -> Scor
 @register_metric("gradient")
 def _gradient(texts: Texts, judge: Judge, real: Texts, seed: int) -> dict[str, Score]:
     """The first moment as a squared distance, the second less real text's: both 0 where the laws are equal."""
-    ours = _once(texts, ("gradients", judge.id), lambda: gradients(judge, texts))
-    theirs = _once(real, ("gradients", judge.id), lambda: gradients(judge, real))
-    square, of_real = Ratio.mean(ours.second_N), Ratio.mean(theirs.second_N).together(real.cluster_T)
+    ours, theirs = (_once(one, ("gradients", judge.id), partial(gradients, judge, one)) for one in (texts, real))
+    square, of_real = Ratio.mean(ours[1]).together(texts.cluster_T), Ratio.mean(theirs[1]).together(real.cluster_T)
     return {
-        "gradient_1": mean_distance(ours.first_NV, theirs.first_NV, real.cluster_T, seed=seed),
-        "gradient_2": difference(square.together(texts.cluster_T), of_real, "", {}, paired=False, seed=seed),
+        "gradient_1": mean_distance(ours[0], theirs[0], real.cluster_T, seed=seed),
+        "gradient_2": difference(square, of_real, "", {}, paired=False, seed=seed),
     }
 
 
@@ -147,8 +147,7 @@ def _pool(texts: Texts, real: Texts | None) -> Texts:
         raise Unavailable("diversity is a matter of several texts: give at least 2")
     if real is None or len(texts) <= len(real):
         return texts
-    pool: Texts = _once(texts, len(real), lambda: texts.take(len(real)))
-    return pool
+    return _once(texts, len(real), lambda: texts.take(len(real)))
 
 
 def _longest(*several: Texts) -> int:
@@ -170,5 +169,4 @@ def _at_lag(texts: Texts, real: Texts, lag: int) -> Ratio:
         symbol_V = _once(real, "symbols", lambda: diversity.frequent_tokens(real))
         return diversity.information(texts.ngrams, lag, symbol_V).together(texts.cluster_T)
 
-    found: Ratio = _once(texts, ("information", ref(real), lag), work)
-    return found
+    return _once(texts, ("information", ref(real), lag), work)

@@ -1,8 +1,4 @@
-"""Where what is costly is kept: the folder of fetched judges, and a small database of what judges said.
-
-What a judge said of a text is found again by a hash of the judge, of how it reads and of the text. Writes are
-transactions: a killed run leaves whole entries.
-"""
+"""Where what is costly is kept: the folder of fetched judges, and a small database of what judges said."""
 
 from __future__ import annotations
 

@@ -88,9 +88,6 @@ def _rows(rows: Tokens) -> Rows:
     return rows if isinstance(rows, Rows) else Rows(rows)
 
 
-# --- mutual information -----------------------------------------------------------------------------------------------
-
-
 def frequent_tokens(real: Texts, symbols: int = SYMBOLS) -> Tensor:
     """The symbol of every token: the most frequent ones of real text have their own, all others share the last."""
     seen_V = torch.bincount(real.tokens_TL[real.tokens_TL >= 0], minlength=real.tokenizer.size)
@@ -122,9 +119,6 @@ def _pointwise(first_M: Tensor, second_M: Tensor) -> Tensor:
     joint_SS = torch.bincount(first_M * S + second_M, minlength=S * S).double().view(S, S)
     independent_SS = joint_SS.sum(1)[:, None] * joint_SS.sum(0) / len(first_M)
     return (joint_SS / independent_SS).log()[first_M, second_M]
-
-
-# --- the verdict ------------------------------------------------------------------------------------------------------
 
 
 def suspicions(pool: Mapping[str, Score], real: Mapping[str, Score]) -> dict[str, str]:

@@ -62,8 +62,8 @@ def process_views(
 
 
 def process_elbo_of(student: Denoiser, process: Process, x0_BL: Tensor, noise_BL: Tensor, t_B: Tensor) -> Tensor:
-    """The ELBO term of each sequence at its time under any process, in nats per token; with what z_1 is from the prior,
-    where a process says it, so that it is a bound."""
+    """The ELBO term of each sequence at its time under any process, in nats per token, with the prior's, so as a
+    bound."""
     states = states_of(student)
     view = process.view(x0_BL, noise_BL, t_B, states)
     nats_B = MDLM(process).nats_of(student, x0_BL, view, t_B).sum(1) / x0_BL.shape[1]
@@ -79,7 +79,6 @@ def nll_of(student: Denoiser, x0_BL: Tensor) -> Tensor:
 
 
 def _nll_at(student: Denoiser, h_ND: Tensor, token_N: Tensor) -> Tensor:
-    """-log p of tokens from features, the mask ruled out; by pieces, as in training, which else would need less memory
-    than being evaluated."""
+    """-log p of tokens from features, the mask ruled out; by pieces, or it would need more memory than training."""
     sizes = even_sizes(len(token_N), piece_size(student, h_ND.device))
     return head_loss(student, h_ND, sizes, lambda logits_CW, part: cross_entropy(logits_CW, token_N[part]))

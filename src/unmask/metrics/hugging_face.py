@@ -1,7 +1,4 @@
-"""Models of the transformers library: the hub's files on this machine, and a folder as a model and its tokenizer.
-
-A snapshot that is here already needs no network. No code that comes with a model is run.
-"""
+"""Models of the transformers library, from the hub or a folder. No code that comes with a model is run."""
 
 from __future__ import annotations
 

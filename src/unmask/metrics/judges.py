@@ -117,9 +117,6 @@ def _choices(name: str) -> str:
     return f"did you mean {guess!r}? {OFFLINE}" if guess and guess != name else OFFLINE
 
 
-# --- our own ----------------------------------------------------------------------------------------------------------
-
-
 def _own(checkpoint: Checkpoint, name: str, device: torch.device, dtype: Dtype) -> Judge:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     if not is_causal(model):
@@ -147,9 +144,6 @@ def vocabulary_hash(tokenizer: Tokenizer | Mapping[str, int]) -> str:
     else:
         known = dict(tokenizer)
     return hashlib.sha256(json.dumps(sorted(known.items())).encode()).hexdigest()
-
-
-# --- transformers -----------------------------------------------------------------------------------------------------
 
 
 def _unpacked(path: Path) -> Path:
@@ -191,7 +185,9 @@ def _transformers(folder: Path, name: str, device: torch.device, dtype: Dtype) -
     context = int(getattr(config, "max_position_embeddings", 1024))
     # a commit of the hub names all the files; of a folder the weights alone do not say what is read and scored
     commit = f"{folder.parent.parent.name}@{folder.name}" if folder.parent.name == "snapshots" else None
-    bos_id = _must_begin_with(tokenizer, config.model_type)
+    # BOS, where the tokenizer puts one itself, or where the family needs it (a GGUF file forgets to say)
+    needs_bos = tokenizer("a")["input_ids"][0] == tokenizer.bos_token_id or config.model_type.startswith("gemma")
+    bos_id: int | None = tokenizer.bos_token_id if needs_bos else None
     network = model.to(device, torch.bfloat16 if dtype == "bf16" else torch.float32).eval()
 
     def run(body: Any, ids_BT: Tensor) -> Any:
@@ -216,13 +212,6 @@ def _encode(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
         return []
     encoded = tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True, verbose=False)
     return [list(ids) for ids in encoded["input_ids"]]
-
-
-def _must_begin_with(tokenizer: Any, model_type: str) -> int | None:
-    """BOS, where the tokenizer puts one itself, or where the family needs it (a GGUF file forgets to say)."""
-    bos_id: int | None = tokenizer.bos_token_id
-    ids = tokenizer("a")["input_ids"]
-    return bos_id if bos_id is not None and (ids[0] == bos_id or model_type.startswith("gemma")) else None
 
 
 @torch.inference_mode()

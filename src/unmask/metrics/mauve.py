@@ -34,7 +34,6 @@ SCALE = 5.0
 CUT = 1024  # tokens of a text that are encoded
 _MIXTURES = 25
 _DRAWS = 500
-_NEEDED = "MAUVE needs the package mauve-text: pip install 'unmask[eval]'"
 
 
 def mauve(drawn_ND: Array, real_ND: Array, *, least: int = LEAST, clusters: int | None = None, seed: int = 0) -> Score:
@@ -54,10 +53,7 @@ def mauve(drawn_ND: Array, real_ND: Array, *, least: int = LEAST, clusters: int 
     if not (np.isfinite(drawn_ND).all() and np.isfinite(real_ND).all()):
         raise UserError("the encoder gave NaN for a text: take another encoder, or float32")
     need_mauve()
-    try:
-        package = importlib.import_module("mauve.compute_mauve")
-    except ImportError as error:  # it is there, and what it needs is not
-        raise UserError(_NEEDED) from error
+    package = importlib.import_module("mauve.compute_mauve")
     clusters = clusters or max(2, round(few / 10))
     # MAUVE's own name for the two sides: p is human, q is the model
     result = package.compute_mauve(
@@ -77,7 +73,7 @@ def mauve(drawn_ND: Array, real_ND: Array, *, least: int = LEAST, clusters: int 
 def need_mauve() -> None:
     """Found, not imported: that takes seconds."""
     if importlib.util.find_spec("mauve") is None:
-        raise UserError(_NEEDED)
+        raise UserError("MAUVE needs the package mauve-text: pip install 'unmask[eval]'")
 
 
 def _area(package: Any, p_C: Array, q_C: Array) -> float:

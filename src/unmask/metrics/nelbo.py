@@ -32,7 +32,7 @@ from unmask.inference.ready import Precision, make_ready, usual_batch
 from unmask.metrics.elbo import elbo_of, nll_of, order_agnostic_masks, process_elbo_of, process_views
 from unmask.metrics.score import Ratio, Score, Unavailable
 from unmask.metrics.texts import Texts, check_same_tokenizer
-from unmask.models.denoiser import Denoiser, check_denoiser, is_causal, states_of
+from unmask.models.denoiser import check_denoiser, is_causal, states_of
 from unmask.plans.every import EveryPosition, check_times, plan_of
 from unmask.plans.grids import Grid, make_grid
 from unmask.plans.plan import USUAL, Plan, by_threshold, choose_grid
@@ -113,7 +113,9 @@ def elbo(
     T, L = texts.tokens_TL.shape
     with joined(device) as ranks:
         if causal:
-            model, used = _causal(checkpoint.model, ranks), "float32"
+            assert isinstance(checkpoint.model, nn.Module)
+            model: Any = copy.deepcopy(checkpoint.model).to(ranks.device, torch.float32).eval()
+            used = "float32"
         else:
             body = make_ready(checkpoint.model, ranks.device, precision)
             model, used = body.model, body.precision
@@ -147,12 +149,6 @@ def _check_path(process: Process, plan: EveryPosition) -> None:
         raise Unavailable(f"{plan.name} ends with the likeliest tokens, and other texts have no probability")
     if not hasattr(process, "prior_nats"):
         raise Unavailable(f"the process {process.name} does not say how far z_1 is from its prior (prior_nats)")
-
-
-def _causal(model: Denoiser, ranks: Ranks) -> Denoiser:
-    """A causal network in float32 on the device, in a copy of its own."""
-    assert isinstance(model, nn.Module)
-    return copy.deepcopy(model).to(ranks.device, torch.float32).eval()
 
 
 def _check(checkpoint: Checkpoint, texts: Texts, batch: int | None, *, causal: bool) -> None:

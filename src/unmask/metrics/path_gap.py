@@ -20,7 +20,7 @@ from torch import Tensor
 from unmask.core import provenance
 from unmask.metrics.cache import Store
 from unmask.metrics.judges import Judge
-from unmask.metrics.reading import Reading, judge_rows, retokenised, sums
+from unmask.metrics.reading import Reading, judge_rows, retokenised
 from unmask.metrics.score import Ratio, Score, Unavailable
 from unmask.metrics.texts import Texts
 
@@ -38,7 +38,7 @@ class PathGap:
 
 def path_gap(texts: Texts, judge: Judge, *, store: Store | None = None, seed: int = 0) -> PathGap:
     log_q_T = _log_q(texts)
-    nll_T, count_T, _ = sums(judge_rows(judge, retokenised(texts, judge), WHOLE, store=store))
+    nll_T, count_T, _ = judge_rows(judge, retokenised(texts, judge), WHOLE, store=store)
     record = provenance.record(
         judge.device, judge=judge.record(), reading=vars(WHOLE), texts=texts.record,
         judged_tokens=int(count_T.sum()), bytes=int(texts.bytes_T.sum()), seed=seed,
@@ -54,7 +54,7 @@ def own_entropy(texts: Texts, *, seed: int = 0) -> Score:
 
 def judge_nll(texts: Texts, judge: Judge, *, store: Store | None = None, seed: int = 0) -> Score:
     """-log p of the judge over whole texts, whoever wrote them, in nats per byte."""
-    nll_T, _, _ = sums(judge_rows(judge, retokenised(texts, judge), WHOLE, store=store))
+    nll_T, _, _ = judge_rows(judge, retokenised(texts, judge), WHOLE, store=store)
     return _per_byte(nll_T, texts, {"judge": judge.record(), "texts": texts.record}, seed)
 
 

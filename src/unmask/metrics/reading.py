@@ -50,15 +50,6 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Of one text: sums over its scored tokens, in nats."""
-
-    nll: float
-    count: int
-    entropy: float  # NaN where nobody asked
-
-
-@dataclass(frozen=True)
 class _Window:
     """Tokens start .. end of a text; those from `first` on are scored there."""
 
@@ -105,10 +96,9 @@ def windows(text: int, length: int, width: int, stride: int) -> Iterator[_Window
         start += stride
 
 
-def judge_rows(
-    judge: Judge, rows: Sequence[Sequence[int]], reading: Reading, *, store: Store | None = None
-) -> list[Judged]:
-    """What a judge says of texts given as its own token ids. Under torchrun the processes share what is not known."""
+def judge_rows(judge: Judge, rows: Sequence[Sequence[int]], reading: Reading, *, store: Store | None = None) -> Tensor:
+    """What a judge says of texts given as its own token ids: nll, count and entropy (NaN where nobody asked), summed
+    over the scored tokens of each, (3, texts). Under torchrun the processes share what is not known."""
     prepared = [_prepare(judge, row, reading) for row in rows]
     keys = [key_of(judge.id, asdict(reading), row) for row in prepared]
     with joined(judge.device.type) as ranks:
@@ -123,7 +113,7 @@ def judge_rows(
                 judged[i] = numbers
             if store:
                 ranks.on_first(partial(store.keep, {keys[i]: judged[i] for i in part}))
-    return [Judged(nll, int(count), entropy) for nll, count, entropy in judged]
+    return torch.tensor(judged, dtype=torch.float64).T
 
 
 def _prepare(judge: Judge, row: Sequence[int], reading: Reading) -> list[int]:
@@ -164,10 +154,7 @@ def _read(judge: Judge, rows: Sequence[Sequence[int]], share: Sequence[int], rea
 
 
 def _batches(judge: Judge, every: Sequence[_Window]) -> Iterator[list[_Window]]:
-    """Windows that go through together: a bound on the table of logits, 2 GiB of float32 on a GPU, 128 MiB elsewhere.
-
-    At 256 tokens a text that is 40 texts of SmolLM2 in a forward, and 256 of a judge with 8k tokens.
-    """
+    """Windows that go through together: at most 2 GiB of float32 logits on a GPU, 128 MiB elsewhere."""
     budget = 2**29 if judge.device.type == "cuda" else 2**25
     most = max((window.end - window.start for window in every), default=1)
     size = max(1, budget // (judge.states * most))
@@ -203,8 +190,3 @@ def _nats(logits_TV: Tensor, next_T: Tensor, entropy: bool) -> Tensor:
     if entropy:  # where p is 0 nothing is added: 0 log 0 is 0, not NaN
         scores.append(-log_p_TV.exp().mul_(log_p_TV.clamp_(min=torch.finfo(log_p_TV.dtype).min)).sum(-1))
     return torch.stack(scores)
-
-
-def sums(judged: Sequence[Judged]) -> Tensor:
-    """nll, count and entropy of each text: (3, texts)."""
-    return torch.tensor([[one.nll, one.count, one.entropy] for one in judged], dtype=torch.float64).T

@@ -134,10 +134,7 @@ class Score:
     def drawn(
         cls, value: float, value_D: Tensor, count: int, unit: str, record: dict[str, Any], clusters: int | None = None
     ) -> Score:
-        """A value whose bootstrap draws are at hand, of samples that stand alone or in so many clusters.
-
-        A single one says nothing of its own spread.
-        """
+        """A value whose bootstrap draws are at hand. A single sample, or cluster, says nothing of its own spread."""
         if not math.isfinite(value):
             raise Unavailable(f"a score came out as {value} {unit}: it has no samples to stand on, or an infinite one")
         if min(count, clusters or count) < 2:
@@ -215,10 +212,7 @@ def _student(count: int) -> float:
 
 
 def independent(ratios: Sequence[Ratio], name: str, *, seed: int = 0, draws: int = DRAWS) -> Tensor:
-    """The same for one of many groups of samples, whose draws must not go together with another's: (D, R).
-
-    One set of resamples serves all groups of a size; each takes them in an order of its own.
-    """
+    """The same for one of many groups of samples, each of which takes the resamples in an order of its own: (D, R)."""
     order_D = torch.randperm(draws, generator=stream(seed, "order of draws", name))
     return bootstrap(ratios, seed=seed, draws=draws)[order_D]
 

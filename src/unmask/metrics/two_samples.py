@@ -11,7 +11,6 @@ Shapes: N drawn texts, M real ones, D features, V states, T tokens of a text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -55,28 +54,15 @@ def _others(k_NN: Tensor) -> Tensor:
     return (k_NN.sum(1) - k_NN.diagonal()) / (len(k_NN) - 1)
 
 
-@dataclass(frozen=True, eq=False)
-class Gradients:
-    """Moments of a judge's gradient at texts.
-
-    Give the judge's output layer a bias b. The gradient of a token's loss -log p(x_i | x_<i) with respect to b is
-    g_i = p_i - onehot(x_i), where p_i is the judge's law: what it expected less what it got. Two moments of each text:
-
-    - first: the mean of g_i over the text's tokens, a vector;
-    - second: the mean of |g_i|^2 = 1 - 2 p_i(x_i) + sum_v p_i(v)^2, a number.
-
-    Where drawn texts have the law of real ones, both have the mean that real text has, whatever the judge. A judge
-    that is right has a first moment of 0 there. Words that are used too often move the first; text that is easier to
-    foresee than real text (a repetition that the judge sees through, dullness) lowers the second, word salad raises it.
-    """
-
-    first_NV: Tensor  # float32
-    second_N: Tensor  # float64
-
-
 @torch.inference_mode()
-def gradients(judge: Judge, texts: Texts) -> Gradients:
-    """Of each text, read from the token that starts a document on."""
+def gradients(judge: Judge, texts: Texts) -> tuple[Tensor, Tensor]:
+    """Two moments of a judge's gradient at each text, (first_NV, second_N).
+
+    Give the judge's output layer a bias b: the gradient of a token's loss with respect to it is g_i = p_i -
+    onehot(x_i), what the judge expected less what it got. The first moment is the mean of g_i over the text's tokens,
+    the second that of |g_i|^2 = 1 - 2 p_i(x_i) + sum_v p_i(v)^2. Words that are used too often move the first; text
+    that is easier to foresee than real text lowers the second, word salad raises it.
+    """
     assert judge.start_id is not None, "check_judge has refused a judge without one"
     first, second = [], []
     rows = [torch.tensor([judge.start_id, *row[: min(CUT, judge.context - 1)]]) for row in retokenised(texts, judge)]
@@ -88,11 +74,11 @@ def gradients(judge: Judge, texts: Texts) -> Gradients:
             first_V, second_1 = moments(logits_TV[: len(row) - 1], row[1:].to(logits_TV.device))
             first.append(first_V.cpu())
             second.append(float(second_1))
-    return Gradients(torch.stack(first), torch.tensor(second, dtype=torch.float64))
+    return torch.stack(first), torch.tensor(second, dtype=torch.float64)
 
 
 def moments(logits_TV: Tensor, next_T: Tensor) -> tuple[Tensor, Tensor]:
-    """Both moments of one text, as `Gradients` has them."""
+    """Both moments of one text."""
     p_TV = at_least_float32(logits_TV).softmax(-1)
     right_T = p_TV.gather(-1, next_T[:, None])[:, 0]
     seen_V = torch.zeros_like(p_TV[0]).index_add_(0, next_T, torch.ones_like(right_T))

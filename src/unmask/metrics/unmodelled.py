@@ -1,16 +1,8 @@
 """Texts that no model wrote and that please a judge: the controls which a report must not credit.
 
-All are put together from real passages, so that a judge finds them as likely as real text, and are worth nothing:
-
-| name | a text is |
-|---|---|
-| parrot | one of 16 real passages, whole |
-| period | the first quarter of a real passage, again and again |
-| mirror | the first half of a real passage in two pieces, then the two in reverse order |
-| phrase bank | four of 16 real phrases, each a quarter of a text |
-
-Each is a sampler with a law: log q of a text is the logarithm of one over the number of choices. So their own entropy
-is known, and it is next to nothing. That Gen PPL can be had so was shown in arXiv 2606.08417, with other samplers.
+All are put together from real passages. Each is a sampler with a law: log q of a text is the logarithm of one over the
+number of choices, so their own entropy is known, and next to nothing. That Gen PPL can be had so was shown in arXiv
+2606.08417, with other samplers.
 
 Shapes: T texts, L positions.
 """
@@ -33,14 +25,14 @@ PARTS = 4  # of a text
 
 
 def parrot(real: Texts, count: int, seed: int = 0) -> Texts:
-    """Each text is one of the first few real passages."""
+    """Each text is one of the first 16 real passages, whole."""
     _need(real, PASSAGES)
     passage_T = torch.arange(count) % PASSAGES
     return _made(real.tokens_TL[passage_T], real, passage_T, math.log(PASSAGES))
 
 
 def period(real: Texts, count: int, seed: int = 0) -> Texts:
-    """Each text repeats the beginning of a real passage."""
+    """Each text repeats the first quarter of a real passage."""
     _need(real, 1)
     passage_T, width = torch.arange(count) % len(real), _width(real)
     length = real.tokens_TL.shape[1]
@@ -57,7 +49,7 @@ def mirror(real: Texts, count: int, seed: int = 0) -> Texts:
 
 
 def phrase_bank(real: Texts, count: int, seed: int = 0) -> Texts:
-    """Each text is a few phrases of a small bank, drawn with replacement."""
+    """Each text is four of 16 real phrases, a quarter of a text each, drawn with replacement."""
     _need(real, PASSAGES)
     phrase_KW = real.tokens_TL[:PASSAGES, : _width(real)]
     drawn_TP = torch.randint(PASSAGES, (count, PARTS), generator=stream(seed, "phrase bank"))

@@ -22,14 +22,13 @@ from unmask.core.errors import UserError, unknown
 from unmask.models.family import plain
 from unmask.plans.every import PLANS_OF_EVERY
 from unmask.plans.plan import PLANS, USUAL
-from unmask.server.drafts import stream_drafts
+from unmask.server.drafts import filled, stream_drafts
 from unmask.server.engine import Engine, Refused, Task
 from unmask.server.guard import CLIENT_GONE, Guard, error_body
-from unmask.server.infill import InfillRequest, filled, infill_tasks
 from unmask.server.limits import LOCAL, Limits
 from unmask.server.metrics import Requests, prometheus
 from unmask.server.openai import ChatRequest, CompletionRequest, Reply, chat_tasks, completion_tasks
-from unmask.server.request import DraftRequest, draft_tasks
+from unmask.server.request import DraftRequest, InfillRequest, draft_tasks, infill_tasks
 from unmask.server.wait import Fault, Gone, Texts, TimedOut, while_listening
 
 EVENTS = "text/event-stream"

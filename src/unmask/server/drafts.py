@@ -1,20 +1,24 @@
-"""The stream of drafts: one message when it begins, one a step that changed something, one when it is done."""
+"""What texts that were asked for come back as: a stream of drafts, a message a step, or the whole text, filled in."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 from unmask.core.errors import UserError
 from unmask.data.tokenizer import Tokenizer
 from unmask.plans.plan import by_threshold
-from unmask.server.answers import BROKEN
 from unmask.server.engine import Change, Finished, Stepped, Task
+from unmask.server.request import InfillRequest
 from unmask.server.wait import Fault, Texts, TimedOut
 
+BROKEN = "�"  # bytes that are no character, or not yet
 Spell = Callable[[int, int], str | None]  # (position, token) -> what it adds to the text
 
 
@@ -69,20 +73,17 @@ def total(log_q: list[float]) -> float | None:
     return finite(math.fsum(log_q)) if all(map(math.isfinite, log_q)) else None
 
 
-def _steps(task: Task) -> int:
-    """The steps of a text, at most: a plan that goes by a threshold may take one for each blank."""
-    return int((task.given_L < 0).sum()) if by_threshold(task.how.plan) else task.how.grid.steps
-
-
 async def stream_drafts(texts: Texts, name: str, task: Task) -> AsyncIterator[str]:
     tokenizer, given = task.how.checkpoint.tokenizer, task.given_L.tolist()
+    # at most: a plan that goes by a threshold may take a step for each blank
+    steps = int((task.given_L < 0).sum()) if by_threshold(task.how.plan) else task.how.grid.steps
     spelling = Spelling(tokenizer)
     # where a token may change it is spelled by itself: its neighbours would have to be spelled anew
     spell = spelling.add if task.how.checkpoint.process.by_plan else lambda position, token: piece(tokenizer, token)
     yield message({
         "type": "start", "length": len(given), "tokens": [None if token < 0 else token for token in given],
         "texts": [None if token < 0 else spelling.add(position, token) for position, token in enumerate(given)],
-        "given": [token >= 0 for token in given], "steps": _steps(task),
+        "given": [token >= 0 for token in given], "steps": steps,
         "plan": task.how.plan.name, "model": name,
     })  # fmt: skip
     try:
@@ -113,4 +114,31 @@ def _change_json(change: Change, tokenizer: Tokenizer | None, spell: Spell) -> d
     return {
         "position": change.position, "token": change.token, "text": spell(change.position, change.token),
         "probability": math.exp(change.log_prob), "log_prob": finite(change.log_prob), "alternatives": others,
+    }  # fmt: skip
+
+
+async def filled(texts: Texts, body: InfillRequest, tasks: Sequence[Task]) -> dict[str, Any]:
+    done: dict[int, Finished] = {}
+    async for number, event in texts.events():
+        if isinstance(event, Finished):
+            done[number] = event
+    choices = [_choice(number, task, done[number]) for number, task in enumerate(tasks)]
+    blanks = int((tasks[0].given_L < 0).sum())
+    given, new = len(tasks[0].given_L) - blanks, blanks * len(tasks)
+    return {
+        "id": f"infill-{secrets.token_hex(12)}", "object": "infill", "created": int(time.time()), "model": body.model,
+        "choices": choices, "usage": {"prompt_tokens": given, "completion_tokens": new, "total_tokens": given + new},
+        "unmask": {"seed": tasks[0].how.seed},
+    }  # fmt: skip
+
+
+def _choice(number: int, task: Task, done: Finished) -> dict[str, Any]:
+    tokenizer, blank = task.how.checkpoint.tokenizer, (task.given_L < 0).tolist()
+    runs = [[at for at, _ in run] for is_blank, run in groupby(enumerate(blank), key=lambda one: one[1]) if is_blank]
+    return {
+        "index": number, "text": tokenizer.decode(done.tokens) if tokenizer else "", "tokens": done.tokens,
+        "blanks": [tokenizer.decode([done.tokens[at] for at in run]) if tokenizer else "" for run in runs],
+        "log_prob": total(done.log_q),
+        "log_probs": [finite(q) if new else None for q, new in zip(done.log_q, blank, strict=True)],
+        **done.counts(),
     }  # fmt: skip

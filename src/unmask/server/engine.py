@@ -213,20 +213,18 @@ class Engine:
                 if self._closing and not (self.live or self._pending):
                     return
             began = time.perf_counter()
-            self._let_go()
+            for at in [at for at, one in self.live.items() if one.ticket.cancelled]:
+                del self.live[at]  # nobody wants it any more: its slot is free
+                self.counts.cancelled += 1
             self._take_in(table)
             for part in self._forwards():
                 try:
                     self._step(table, part)
                 except Exception as error:  # of one forward: the texts in it are lost, the engine goes on
-                    self._fail(part, error)
+                    for one in part:
+                        if self.live.pop(one.draft.at, None) is not None:
+                            self._tell(one.ticket, _failure(error, fault=True))
             self.counts.busy_seconds += time.perf_counter() - began
-
-    def _let_go(self) -> None:
-        """Free the slots of those whom nobody wants any more."""
-        for at in [at for at, one in self.live.items() if one.ticket.cancelled]:
-            del self.live[at]
-            self.counts.cancelled += 1
 
     def _take_in(self, table: Any) -> None:
         """First come, first served, while there are free rows."""
@@ -321,11 +319,6 @@ class Engine:
             seconds = time.perf_counter() - one.began
             rounds = int(table.rounds_B[one.draft.at]) or None
             self._tell(one.ticket, Finished(z_L[:length].tolist(), log_q_L.tolist(), one.nfe, seconds, rounds))
-
-    def _fail(self, part: list[_Live], error: Exception) -> None:
-        for one in part:
-            if self.live.pop(one.draft.at, None) is not None:
-                self._tell(one.ticket, _failure(error, fault=True))
 
     def _tell(self, ticket: Ticket, event: Event) -> None:
         if isinstance(event, Failed):

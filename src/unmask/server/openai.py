@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
-from unmask.server.answers import Answer, written
-from unmask.server.drafts import finite, message, piece
-from unmask.server.engine import Change, Task
+from unmask.data.tokenizer import Tokenizer
+from unmask.server.drafts import BROKEN, finite, message, piece
+from unmask.server.engine import Change, Finished, Stepped, Task
 from unmask.server.guard import error_body
 from unmask.server.limits import ALTERNATIVES, STOP, STOPS, Limits, bounded
 from unmask.server.request import TextRequest, how_of, ids_of, longest, tokenizer_of
@@ -88,17 +90,13 @@ class ChatRequest(OpenAIRequest):
 def completion_tasks(body: CompletionRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
     """A task for every choice: choice i is sample i of a call of `sample` with this seed."""
     tokenizer = tokenizer_of(checkpoint)
-    prompts: Sequence[str | list[int]] = [body.prompt] if isinstance(body.prompt, str) else _several(body.prompt)
+    if body.prompt == []:
+        raise UserError("prompt is an empty list: give a text, or several")
+    one = isinstance(body.prompt, str) or isinstance(body.prompt[0], int)  # a list of numbers is one prompt
+    prompts: Sequence[Any] = [body.prompt] if one else body.prompt
     tail = tokenizer.encode(body.suffix) if body.suffix else []
     heads = [tokenizer.encode(one) if isinstance(one, str) else one for one in prompts]
     return _tasks(body, checkpoint, limits, heads, tail, body.max_tokens, body.logprobs or 0)
-
-
-def _several(given: Sequence[Any]) -> Sequence[str | list[int]]:
-    """Several prompts; a list of numbers is one."""
-    if not given:
-        raise UserError("prompt is an empty list: give a text, or several")
-    return [list(given)] if isinstance(given[0], int) else given
 
 
 def chat_tasks(body: ChatRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
@@ -128,9 +126,6 @@ def _tasks(
         template_L = ids_of([*head, *[None] * blanks, *tail], checkpoint)
         tasks += [Task(how, len(tasks) + i, template_L, watch, alternatives) for i in range(body.n)]
     return tasks
-
-
-# --- the reply -------------------------------------------------------------------------------------------------------
 
 
 class Reply:
@@ -220,3 +215,80 @@ class Reply:
         more = {"rounds": None if None in rounds else rounds, "note": how.warning()}  # of a chain's head
         about = {"seed": how.seed, "nfe": [answer.nfe for answer in self.answers]}
         return about | {name: value for name, value in more.items() if value}
+
+
+@dataclass
+class Answer:
+    """The blanks of one text from `start` to `end`."""
+
+    tokenizer: Tokenizer
+    start: int
+    end: int
+    stops: Sequence[str] = ()
+    settles: bool = True  # a token that is drawn stays; else all is open until the end
+    drawn: dict[int, Change] = field(default_factory=dict)
+    tokens: list[int] = field(default_factory=list)  # settled, without what ends an answer
+    text: str = ""  # what may be sent
+    reason: Literal["stop", "length"] | None = None
+    nfe: int = 0
+    rounds: int | None = None  # of a chain's head, once the text is done
+
+    @classmethod
+    def of(cls, task: Task, tokenizer: Tokenizer, stops: Sequence[str] = ()) -> Answer:
+        """The first run of blanks of a template."""
+        blank = (task.given_L < 0).tolist()
+        start = blank.index(True)
+        end = blank.index(False, start) if False in blank[start:] else len(blank)
+        return cls(tokenizer, start, end, stops, task.how.checkpoint.process.by_plan)
+
+    def take(self, event: Stepped | Finished) -> str:
+        self.nfe, before = event.nfe, self.text
+        if isinstance(event, Stepped):
+            self.drawn |= {change.position: change for change in event.changes}
+            if not self.settles:
+                return ""
+        else:
+            self.rounds = event.rounds
+            for at in range(self.start, self.end):
+                if at not in self.drawn or self.drawn[at].token != event.tokens[at]:
+                    self.drawn[at] = Change(at, event.tokens[at], event.log_q[at])
+        self._settle(last=isinstance(event, Finished))
+        return self.text[len(before) :]
+
+    def _settle(self, last: bool) -> None:
+        while (at := self.start + len(self.tokens)) < self.end and at in self.drawn:
+            if self.drawn[at].token in self.tokenizer.stop_ids:
+                self.reason = "stop"
+                break
+            self.tokens.append(self.drawn[at].token)
+        text = self.tokenizer.decode(self.tokens)
+        found = [place for stop in self.stops if (place := text.find(stop)) >= 0]
+        if found:
+            self.text, self.reason = text[: min(found)], "stop"
+        elif last or self.reason:
+            self.text, self.reason = text, self.reason or "length"
+        else:
+            safe = text.rstrip(BROKEN)
+            begun = [size for stop in self.stops for size in range(1, len(stop)) if safe.endswith(stop[:size])]
+            safe = safe[: len(safe) - max(begun, default=0)]  # its end may be the beginning of a stop string
+            if len(safe) > len(self.text):
+                self.text = safe
+
+    def shown(self) -> int:
+        """How many tokens the text has come from."""
+        counts, tokenizer = range(len(self.tokens)), self.tokenizer
+        return bisect_left(counts, len(self.text), key=lambda count: len(tokenizer.decode(self.tokens[:count])))
+
+    def changes(self, first: int, last: int) -> list[Change]:
+        """Of the tokens from one number to another, with their laws."""
+        return [self.drawn[self.start + number] for number in range(first, last)]
+
+
+async def written(texts: Texts, answers: Sequence[Answer]) -> AsyncIterator[tuple[int, str]]:
+    """(number of the answer, what may be sent of it now); an answer that has a reason has ended."""
+    async for number, event in texts.events():
+        delta = answers[number].take(event)
+        if answers[number].reason:
+            texts.leave(number)
+        if delta or answers[number].reason:
+            yield number, delta

@@ -123,3 +123,15 @@ def draft_tasks(body: DraftRequest, checkpoint: Checkpoint, limits: Limits) -> l
     bounded("alternatives", body.alternatives, ALTERNATIVES)
     how, template_L = how_of(body, checkpoint, limits), template_of(body, checkpoint, limits)
     return [Task(how, body.index, template_L, watch=True, alternatives=body.alternatives)]
+
+
+class InfillRequest(TemplateRequest):
+    """A template, filled in n times."""
+
+    n: int = Field(1, ge=1)
+
+
+def infill_tasks(body: InfillRequest, checkpoint: Checkpoint, limits: Limits) -> list[Task]:
+    bounded("n", body.n, limits.max_texts)
+    how, template_L = how_of(body, checkpoint, limits), template_of(body, checkpoint, limits)
+    return [Task(how, index, template_L) for index in range(body.n)]

@@ -7,7 +7,6 @@ any student: the plan by the teacher alone, the highest temperature, the fewest 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
@@ -17,9 +16,8 @@ import numpy as np
 import torch
 
 from unmask.metrics.score import DRAWS, Ratio, bootstrap, choose_least, difference
-from unmask.studies.frontier import Interval, Resampled, at_equal_entropy, draw_cell
+from unmask.studies.frontier import Interval, Resampled, at_equal_entropy, draw_cell, gap_at, speed_up
 from unmask.studies.results import Bound, Cell, Json, Results
-from unmask.studies.speedup import gap_at, speed_up
 
 SAMENESS = ("self_bleu", "repeated_4")  # what equal entropy leaves out: compared with the teacher's beside the gap
 RANDOM_ORDER = ("permutation", "iid")
@@ -108,6 +106,8 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
             student, nfe = drawn(cell), float(cell.nfe or 0)
             paths = controls.get(cell.steps or 0, {}).get("temperature", [])
             where = {"model": cell.model, "plan": plan, "steps": cell.steps, "temperature": cell.temperature}
+            of_teacher = results.one(**{**where, "model": teacher})
+            excused = of_teacher.suspicions if of_teacher else {}  # in what the teacher looks wrong too
             comparisons.append({
                 **where,
                 "nfe": nfe,
@@ -117,14 +117,14 @@ def _comparisons(results: Results, teacher: str, seed: int, draws: int) -> list[
                 "gap": asdict(gap_at(student, nfe, both)),
                 "gap_to": {kind: asdict(gap_at(student, nfe, paths)) for kind, paths in by_kind.items()},
                 "alike": {score: at_equal_entropy(cell, paths, score) for score in SAMENESS},
-                "suspicions": _own_suspicions(cell, results.one(**{**where, "model": teacher})),
+                "suspicions": [words for score, words in cell.suspicions.items() if score not in excused],
             })  # fmt: skip
     return comparisons
 
 
 def _controls(results: Results, teacher: str, plan: str, steps: int) -> dict[str, list[Cell]]:
-    """The teacher's paths in so many steps, the highest entropy first: by temperature, and by top-p at the headline's
-    temperature."""
+    """The teacher's paths in so many steps, the highest entropy first: by temperature, and by top-p at the
+    headline's."""
     at = {"model": teacher, "plan": plan, "steps": steps}
     cells = [cell for cell in results.cells if cell.comparable and all(getattr(cell, k) == v for k, v in at.items())]
     heated = sorted((cell for cell in cells if cell.top_p == 1), key=lambda cell: -(cell.temperature or 0))
@@ -138,12 +138,6 @@ def _headline_cells(results: Results, plan: str) -> list[Cell]:
     cells = [cell for name in contenders(results) for cell in results.where(model=name, **at)]
     return sorted((cell for cell in cells if cell.comparable and cell.steps in results.steps),
                   key=lambda c: c.steps or 0)  # fmt: skip
-
-
-def _own_suspicions(cell: Cell, teacher: Cell | None) -> list[str]:
-    """In what a student looks wrong and its teacher, in as many steps, does not."""
-    excused = teacher.suspicions if teacher else {}
-    return [words for score, words in cell.suspicions.items() if score not in excused]
 
 
 def credited(entry: Json) -> bool:
@@ -234,24 +228,22 @@ def wall_clock(results: Results, plan: str | None) -> list[Json]:
 
 def _at_seconds(cells: Sequence[Cell], seconds: float) -> Json:
     """The judge's nats and the own entropy, linear in log seconds between two cells; beyond them only a word."""
-    order = sorted((cell for cell in cells if cell.seconds), key=lambda cell: (cell.seconds or 0) / cell.n)
-    times = [(cell.seconds or 0) / cell.n for cell in order]
-    if not order or seconds < times[0]:
-        why = "every student cell took longer" if order else "no student cell was timed"
+    timed = sorted(((cell.seconds / cell.n, cell) for cell in cells if cell.seconds), key=lambda one: one[0])
+    if not timed or seconds < timed[0][0]:
+        why = "every student cell took longer" if timed else "no student cell was timed"
         return {"found": why, "nats": None, "entropy": None, "nfe": None}
-    above = bisect_left(times, seconds)
-    near, log_times = slice(max(above - 1, 0), above + 1), np.log(times)  # two cells, or the last one
+    times, order = zip(*timed, strict=True)
 
     def read(values: Sequence[float | None]) -> float | None:
-        known = [math.nan if value is None else value for value in values[near]]
-        value = float(np.interp(math.log(seconds), log_times[near], known))
+        known = [math.nan if value is None else value for value in values]
+        value = float(np.interp(math.log(seconds), np.log(times), known))
         return None if math.isnan(value) else value
 
-    nats, entropy = ([cell.value(score) for cell in order] for score in ("judge_nll", "sampler_entropy"))
+    nats, entropy = (read([cell.value(score) for cell in order]) for score in ("judge_nll", "sampler_entropy"))
     log_nfe = read([cell.nfe and math.log(cell.nfe) for cell in order])
     nfe = None if log_nfe is None else math.exp(log_nfe)
     word = "=" if seconds <= times[-1] else "the student was done before"
-    return {"found": word, "nats": read(nats), "entropy": read(entropy), "nfe": nfe}
+    return {"found": word, "nats": nats, "entropy": entropy, "nfe": nfe}
 
 
 def headline(results: Results, analysis: Json) -> Json | None:

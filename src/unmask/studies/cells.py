@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,15 +25,22 @@ from unmask.core.hashing import key_of
 from unmask.core.ranks import Ranks
 from unmask.core.streams import seed_of
 from unmask.inference.ready import usual_batch
-from unmask.metrics import registry
+from unmask.metrics import (
+    built_in,  # noqa: F401 (registers the metrics of the package)
+    registry,
+)
+from unmask.metrics.cache import Store
+from unmask.metrics.diversity import suspicions
+from unmask.metrics.judges import Judge
 from unmask.metrics.nelbo import elbo, nelbo
+from unmask.metrics.registry import METRICS, Metric
+from unmask.metrics.score import Score, Unavailable
 from unmask.metrics.texts import Texts, of_samples
 from unmask.sampling.causal import sample_causal
 from unmask.sampling.samples import Samples
 from unmask.sampling.verbs import sample
 from unmask.studies.entries import Entry
 from unmask.studies.fingerprint import causal_behaviour
-from unmask.studies.measure import Measure
 from unmask.studies.plans_on_grids import PlanOnGrid
 from unmask.studies.results import Bound, Cell, Json
 from unmask.studies.study import Study
@@ -199,10 +207,7 @@ class CellMaker:
         return {name: getattr(self.study, name) for name in ("seed", "batch", "device", "precision")}
 
     def _timing(self, spec: CellSpec | None = None) -> Json:
-        """What the seconds of a cell belong to, beside what names the cell; a causal model is never compiled.
-
-        All this, and the batch too, moves a text by rounding only: the same noise, the same law. So it names no cell.
-        """
+        """What the seconds of a cell belong to. It moves a text by rounding only, so it names no cell."""
         is_causal, machine = spec is not None and spec.plan is None, provenance.device_name(self.ranks.device)
         compiled = self.study.compile and not is_causal
         return {"compile": compiled, "batch": self.study.batch, "processes": self.ranks.world, "device": machine}
@@ -256,8 +261,6 @@ class CellMaker:
             self._save(".questions", key, row)
         return row if row["timing"] == self._timing() else {**row, "seconds_an_answer": None}
 
-    # --- the folder ---------------------------------------------------------------------------------------------------
-
     def _load(self, kind: str, key: list[Any], read: Callable[[Json], Kept]) -> Kept | None:
         """What an earlier run finished; a file that is damaged, or that `read` cannot take, is made again."""
         path = self._path(kind, key)
@@ -275,3 +278,60 @@ class CellMaker:
 
     def _path(self, kind: str, key: list[Any]) -> Path | None:
         return self.folder and self.folder / f"{key_of(*key)[:24]}{kind}.json"
+
+
+HEADLINE_ONLY = ("mauve", "energy_distance", "gradient")  # a judge reads the texts once more for them
+DIVERSITY = ("distinct", "coverage", "self_bleu", "repeated")  # what finds a parrot, or a text that repeats itself
+
+
+@dataclass(frozen=True, eq=False)
+class RealText:
+    """Held-out text in two halves of one size: one plays a pool of samples, pools are compared with the other."""
+
+    pool: Texts
+    reference: Texts
+
+
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """How texts are scored in one evaluation: gives the fields of a Cell that are found by measuring."""
+
+    judge: Judge | None
+    protocol: str
+    real: RealText | None
+    store: Store | None
+    seed: int
+    check: Metric | None = None  # the user's own
+    mauve: bool = False
+
+    def __call__(self, texts: Texts, *, headline: bool = False) -> Json:
+        """`headline`: also what takes a judge another reading, its features and gradients beside real text's."""
+        left_out = {*(() if headline else HEADLINE_ONLY), *(() if self.mauve else ["mauve"])}
+        names = [name for name in self._metrics if name not in left_out]
+        scores, absent = self._scores(texts, names)
+        looks = {} if self.real is None or "self_bleu" not in scores else suspicions(scores, self._real_scores)
+        record = {"texts": texts.record, **(scores["gen_ppl"].record if "gen_ppl" in scores else {})}
+        ratios = {name: one.ratio.rounded() for name, one in scores.items() if one.ratio}
+        plain = {name: score.plain() for name, score in scores.items()}
+        return {"scores": plain, "ratios": ratios, "suspicions": looks, "record": record, "absent": absent}
+
+    def _scores(self, texts: Texts, names: list[str] | tuple[str, ...]) -> tuple[dict[str, Score], dict[str, str]]:
+        """Scores, and why others cannot be had; those that need a judge or real text are absent without a word."""
+        scores: dict[str, Score] = {}
+        absent: dict[str, str] = {}
+        context = {"judge": self.judge, "real": self.real and self.real.reference, "protocol": self.protocol}
+        for name in names:
+            try:
+                scores |= self._metrics[name](texts, **context, store=self.store, seed=self.seed) or {}
+            except Unavailable as error:
+                absent[name] = str(error)
+        return scores, absent
+
+    @cached_property
+    def _metrics(self) -> dict[str, Metric]:
+        return METRICS if self.check is None else {**METRICS, self.check.name: self.check}
+
+    @cached_property
+    def _real_scores(self) -> dict[str, Score]:
+        assert self.real is not None
+        return self._scores(self.real.pool, DIVERSITY)[0]

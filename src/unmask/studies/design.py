@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from unmask.metrics.score import Unavailable
 from unmask.metrics.texts import Texts
@@ -124,7 +123,11 @@ class Design:
         names = {entry.name for entry in self.others}
         students = [cell for cell in mine if cell.model in names and cell.temperature == max(self.temperatures)]
         path = [cell for cell in mine if cell.model == teacher.name]
-        row = partial(self._row, maker, teacher, plan)
+
+        def row(temperature: float) -> list[Cell]:
+            maker.progress.total += len(self.control)
+            return [maker.cell(CellSpec(teacher, plan, n, temperature)) for n in self.control]
+
         more = self._beyond(row, path, students)
         drawn = {float(cell.temperature or 0) for cell in [*path, *more]}
         met = {meeting_temperature([*path, *more], student) for student in students}
@@ -145,10 +148,6 @@ class Design:
                 end = sign * round(min(sign * last, sign * end + STEP), 3)
                 more += (cells := row(end))
         return more
-
-    def _row(self, maker: CellMaker, entry: Entry, plan: PlanOnGrid, temperature: float) -> list[Cell]:
-        maker.progress.total += len(self.control)
-        return [maker.cell(CellSpec(entry, plan, n, temperature)) for n in self.control]
 
 
 def _entropy(cell: Cell, errors: float = 0.0) -> float:

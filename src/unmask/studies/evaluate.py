@@ -1,8 +1,4 @@
-"""`evaluate`: models at every plan, number of steps and temperature, held-out likelihood, controls, and what they say.
-
-Every finished cell is kept in `out` at once, so that the same call goes on where it stopped. Which cells are drawn is
-in design.py, how one is drawn and scored in cells.py, what they mean together in analysis.py.
-"""
+"""`evaluate`: models at every plan, number of steps and temperature, likelihood, controls, and what they say."""
 
 from __future__ import annotations
 
@@ -21,18 +17,17 @@ from unmask.core.verbs import verb
 from unmask.data.tokenizer import Tokenizer
 from unmask.inference.categorical import Law
 from unmask.metrics.cache import Store
-from unmask.metrics.check import load_check
 from unmask.metrics.gen_ppl import check_judge
 from unmask.metrics.judges import Judge, load_judge
 from unmask.metrics.mauve import LEAST, need_mauve
+from unmask.metrics.registry import load_check
 from unmask.metrics.texts import Texts, of_strings, read_texts, real_text
 from unmask.metrics.texts import held_out as held_out_text
 from unmask.metrics.unmodelled import PASSAGES, UNMODELLED
 from unmask.studies.analysis import analyse
-from unmask.studies.cells import CellMaker, Progress
+from unmask.studies.cells import CellMaker, Measure, Progress, RealText
 from unmask.studies.design import Design
 from unmask.studies.entries import GIVEN, REAL, TEXTS, Entry, gather
-from unmask.studies.measure import Measure, RealText
 from unmask.studies.plans_on_grids import PlanOnGrid, fitted_for_others, plans_on_grids
 from unmask.studies.questions import ask_models, unasked
 from unmask.studies.results import PER_TEXT, Cell, Json, Results, write_results
@@ -102,10 +97,13 @@ def evaluate(
         drawn = job.design.make(maker)
         given = controls + [maker.given(name, texts) for name, texts in job.files.items()]
         bounds, missing = ([], []) if job.scored is None else job.design.make_bounds(maker, job.scored)
+        models_of = {entry.name: entry.about() for entry in job.design.entries}
+        models_of |= {
+            cell.model: {"role": GIVEN.get(cell.model, TEXTS), "sha256": None, "provenance": {}} for cell in given
+        }
         how = {"max_new": max_new, "block_size": block_size, "thresholds": thresholds, "cache": cache}
         results = Results(
-            models={entry.name: entry.about() for entry in job.design.entries} | _about_given(given),
-            cells=drawn + given, bounds=bounds, settings=_settings(study, job),
+            models=models_of, cells=drawn + given, bounds=bounds, settings=_settings(study, job),
             judge=None if job.measure.judge is None else job.measure.judge.record(),
             notes=[*job.notes, *_untimed(drawn), *_missing_scores(drawn), *missing],
             provenance=provenance.record(ranks.device, processes=ranks.world),
@@ -173,11 +171,6 @@ def _answers(job: _Job, path: Path, maker: CellMaker, **how: Any) -> list[Json]:
     how |= {name: getattr(maker.study, name) for name in ("steps", "seed", "device", "precision", "compile", "batch")}
     how |= {"report": maker.progress, "keep": lambda name, *row: maker.answers(entries[name], *row)}
     return ask_models(models, path, **how)
-
-
-def _about_given(cells: Sequence[Cell]) -> dict[str, Json]:
-    """What `Results.models` says of texts that no model drew here."""
-    return {cell.model: {"role": GIVEN.get(cell.model, TEXTS), "sha256": None, "provenance": {}} for cell in cells}
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------

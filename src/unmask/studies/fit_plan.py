@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from unmask.checkpoint.io import Checkpoint, load
 from unmask.core import provenance
@@ -35,17 +36,18 @@ from unmask.core.ranks import Ranks, interleaved, joined
 from unmask.core.streams import stream
 from unmask.core.verbs import verb
 from unmask.data.shards import INDEX
+from unmask.inference.categorical import Law
 from unmask.inference.ready import Precision, Ready, make_ready, usual_batch
-from unmask.inference.step_law import StepLaw
+from unmask.inference.step_law import Factorised, StepLaw
 from unmask.metrics.score import Ratio, Score, difference
 from unmask.metrics.texts import Texts, clusters, held_out, prepared
 from unmask.models.denoiser import check_denoiser
 from unmask.plans.grids import Grid, assign_steps, make_grid
 from unmask.plans.laws import Turning
 from unmask.plans.plan import USUAL, LeftToRight, Locked, Plan, make_plan
+from unmask.processes.masked import mask_of
 from unmask.processes.schedule import Schedule
-from unmask.sampling.teacher_forcing import Advance, Forced, teacher_force
-from unmask.studies.step_costs import Edges, forward_only, shortest_paths, step_costs
+from unmask.sampling.teacher_forcing import Advance, Forced, score_features, teacher_force
 
 RIVALS = ("rank", "cosine")  # what a fitted grid is compared with
 LEAST_TEXTS = 4  # two on either side, for a standard error
@@ -210,7 +212,14 @@ def fit_on(
         fits = [_Fit(body, own, one, schedule, texts_TL, steps, seed, rows, ranks) for one in candidates]
         tried = len(fits) * (len(fits) > 1)
         views = half * (levels + steps * tried) + (T - half) * steps * (1 + len(RIVALS))
-        advance = _counted(progress, ranks.world, views)
+        done = 0
+
+        def advance(more: int) -> None:
+            nonlocal done
+            done += more * ranks.world  # as if the others were as far
+            if progress:
+                progress(min(done, views), views)
+
         rank = make_grid("rank", steps)
         nats = [float(fit.forced(rank, range(half), advance).nats_T.mean()) for fit in fits[:tried]]
         fit = fits[nats.index(min(nats))] if nats else fits[0]
@@ -260,20 +269,6 @@ def _one_order(plan: Plan) -> Locked | LeftToRight:
         return plan
     why = f"a grid cannot be fitted for {plan.name!r}, whose order of positions is not known beforehand"
     raise UserError(f"{why}: take a locked plan such as golden or iid, or left_to_right")
-
-
-def _counted(progress: Progress | None, world: int, total: int) -> Advance | None:
-    """This process's views, counted as if the others were as far."""
-    if progress is None:
-        return None
-    done = 0
-
-    def advance(views: int) -> None:
-        nonlocal done
-        done += views
-        progress(min(done * world, total), total)
-
-    return advance
 
 
 @dataclass(frozen=True)
@@ -336,3 +331,61 @@ class _Fit:
         nelbo = Score.of(mine, "nats/token", {}, seed=self.seed)
         less = difference(fitted, mine, "nats/token", {}, seed=self.seed)
         return Worth(grid, nelbo, less, float(forced.nfe_T.double().mean()), tuple(tokens_S.tolist()))
+
+
+@dataclass(frozen=True)
+class Edges:
+    """A grid as the levels its steps end at, 0 = e_0 < e_1 < ... < e_N = M, and its cost."""
+
+    edges: tuple[int, ...]
+    cost: float
+
+    def grid(self) -> Grid:
+        return Grid("fitted", tuple(1 - edge / self.edges[-1] for edge in self.edges), by="rank")
+
+
+@torch.inference_mode()
+def step_costs(
+    body: Ready, x_TL: Tensor, level_TL: Tensor, levels: int, step_law: StepLaw, u_TL: Tensor, *, rows: int = 8,
+    advance: Advance | None = None,
+) -> Tensor:  # fmt: skip
+    """nll[a, b]: the sum over texts of -log q of the tokens of levels a .. b-1 in one step; 0 for b <= a. Where tokens
+    of a step are independent, one pass of the vocabulary head serves all b of an a."""
+    nll_AB, alone = torch.zeros(levels, levels + 1, dtype=torch.float64), isinstance(step_law, Factorised)
+    for view_R in torch.arange(len(x_TL) * levels).split(rows):
+        text_R, a_R = view_R // levels, view_R % levels
+        x_RL, level_RL, hidden_RL = x_TL[text_R], level_TL[text_R], level_TL[text_R] >= a_R[:, None]
+        z_RL = torch.where(hidden_RL, mask_of(body.states), x_RL)
+        h_ND = body.features(z_RL.to(body.device)).flatten(0, 1)
+        for b in [levels] if alone else range(1, levels + 1):
+            scored_RL = hidden_RL & (level_RL < b)
+            if not bool(scored_RL.any()):
+                continue
+            nll_RL = -score_features(body, h_ND, x_RL, scored_RL, Law(), step_law, u_RL=u_TL[text_R])
+            if alone:
+                nll_RM = torch.zeros(len(view_R), levels, dtype=torch.float64).scatter_add_(1, level_RL, nll_RL)
+                nll_AB.index_add_(0, a_R, F.pad(nll_RM.cumsum(1), (1, 0)))
+            else:
+                nll_AB.index_put_((a_R, torch.tensor(b)), nll_RL.sum(1), accumulate=True)
+        if advance:
+            advance(len(view_R))
+    return nll_AB
+
+
+def forward_only(nll_AB: Tensor) -> Tensor:
+    """The same, infinite for b <= a, since a step goes forward."""
+    return nll_AB.masked_fill(torch.ones_like(nll_AB, dtype=torch.bool).tril(), torch.inf)
+
+
+def shortest_paths(cost_AB: Tensor, steps: int) -> list[Edges]:
+    """The cheapest path with n edges, n = 1 .. steps: best_n(b) = min over a of best_{n-1}(a) + cost(a, b)."""
+    best_B, parents, paths = cost_AB[0], [], []
+    for n in range(1, steps + 1):
+        if n > 1:
+            best_B, parent_B = (best_B[:-1, None] + cost_AB).min(0)
+            parents.append(parent_B.tolist())
+        edges = [cost_AB.shape[0]]
+        for parent in reversed(parents):
+            edges.append(parent[edges[-1]])
+        paths.append(Edges((0, *reversed(edges)), float(best_B[-1])))
+    return paths

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from lm_eval.api.model import LM
-from torch import Tensor
 
 from unmask.checkpoint.io import Checkpoint
 from unmask.core.errors import UserError
@@ -44,8 +43,6 @@ class DiffusionLM(LM):
         self.bounds: list[dict[str, Any]] = []
         self.written: dict[str, Any] = {}  # the last answers' record: the plan, whether a cache is approximate
 
-    # -- answers -------------------------------------------------------------------------------------------------
-
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Answers, each cut at the first of its stops."""
         answers: list[str] = [""] * len(requests)
@@ -63,11 +60,8 @@ class DiffusionLM(LM):
                 answers[i] = _cut(one.text, requests[i].args[1].get("until", []))
         return answers
 
-    # -- likelihoods ---------------------------------------------------------------------------------------------
-
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Of each continuation: its bound, and whether it is what is written at temperature 0, the surest token first,
-        one a step."""
+        """Of each continuation: its bound, and whether it is what is written at temperature 0, one token a step."""
         likelihoods, machine = [], {name: self.how[name] for name in ("device", "precision")}
         for request in requests:
             context, continuation = self._pair(*request.args)
@@ -95,15 +89,12 @@ class DiffusionLM(LM):
         noise = stream(self.seed, "likelihood", seed_of(len(context), *ids_L.tolist()))
         views = 1 if n == 1 else self.views  # one token is masked in every view alike
         masked_PL = order_agnostic_masks(1, len(ids_L), noise, views=views, given_TL=given_1L)[:, 0]
-        nats_P = torch.cat([self._nats(ids_L, part) for part in masked_PL.split(self.how.get("batch") or 8)])
+        x0_PL = ids_L.to(self.ready.device).expand_as(masked_PL)
+        parts = zip(*(of_PL.split(self.how.get("batch") or 8) for of_PL in (x0_PL, masked_PL)), strict=True)
+        nats_P = torch.cat([elbo_of(self.ready.model, *part).double().cpu() for part in parts])  # a masked token
         value, error = -n * float(nats_P.mean()), n * float(nats_P.std()) / math.sqrt(views) if views > 1 else 0.0
         self.bounds.append({"request": list(request), "tokens": n, "bound": value, "stderr": error, "views": views})
         return value
-
-    def _nats(self, ids_L: Tensor, masked_PL: Tensor) -> Tensor:
-        """Nats a masked token, of every view."""
-        x0_PL = ids_L.expand(len(masked_PL), -1).to(self.ready.device)
-        return elbo_of(self.ready.model, x0_PL, masked_PL).double().cpu()
 
     def summary(self) -> dict[str, Any]:
         """What the likelihoods of this session came to, for the record."""
@@ -114,8 +105,6 @@ class DiffusionLM(LM):
     def settings(self) -> dict[str, Any]:
         own = {"max_new": self.max_new, "steps": self.steps, "temperature": self.temperature, "seed": self.seed}
         return {**self.how, **own, "model": self.checkpoint.name, "answers": self.written}
-
-    # -- text ----------------------------------------------------------------------------------------------------
 
     @property
     def _length(self) -> int:

@@ -131,8 +131,7 @@ class Bound:
 
 def texts_of(entry: Cell | Bound) -> Json:
     """What is recorded of the texts behind an entry: their hash, where they came from, what drew them."""
-    found: Json = entry.record.get("texts") or {}
-    return found
+    return entry.record.get("texts") or {}
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from unmask.plans.plan import USUAL
 QUICK_N, QUICK_STEPS = 16, 8
 
 
-@dataclass(frozen=True)
+@dataclass
 class Study:
     """The options of an evaluation.
 
@@ -88,7 +88,7 @@ class Study:
     def __post_init__(self) -> None:
         for name in ("steps", "control_steps", "plans", "temperatures", "top_ps", "timed"):
             if (value := getattr(self, name)) is not None:
-                self._set(name, tuple(value))
+                setattr(self, name, tuple(value))
         if not self.plans or self.steps == () or self.temperatures == ():
             raise UserError("give at least one plan, one number of steps and one temperature, or leave the option out")
         for name in ("steps", "control_steps", "timed"):
@@ -102,14 +102,9 @@ class Study:
             raise UserError(f"batch must be at least 1, not {self.batch}: leave it out for the usual one")
         self._check_together()
         if self.quick:
-            self._set("n", min(self.n, QUICK_N))
-            self._set("steps", self.steps or (QUICK_STEPS,))
-            self._set("temperatures", self.temperatures or (1.0,))
-            self._set("control_steps", self.control_steps or self.steps)
-            self._set("bracket", False)
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
+            self.n, self.steps = min(self.n, QUICK_N), self.steps or (QUICK_STEPS,)
+            self.temperatures, self.control_steps = self.temperatures or (1.0,), self.control_steps or self.steps
+            self.bracket = False
 
     def _check_together(self) -> None:
         """Options that exclude one another, and those that need another."""

@@ -91,10 +91,8 @@ class _Sharded(Wrapped):
 
 
 def wrap(student: nn.Module, ranks: Ranks, kind: Kind = "auto", blocks: Iterable[nn.Module] = ()) -> Wrapped:
-    """Spread a student, on its device, over the processes. "auto" is DDP, or nothing for a process that stands alone.
-
-    FSDP2 shards it in place and gathers `blocks` one at a time.
-    """
+    """Spread a student over the processes: auto is DDP, or nothing for one alone; FSDP2 gathers `blocks` one at a
+    time."""
     if kind == "fsdp":
         return _Sharded(student, ranks, blocks)
     return _Copied(student) if ranks.world > 1 else Wrapped(student)

@@ -62,11 +62,8 @@ def likelihood(
     student: Denoiser, data: Data, *, sequences: int, micro_batch: int, process: Process | None, ranks: Ranks,
     autocast: Callable[[], AbstractContextManager[None]] = nullcontext, own: Own | None = None,
 ) -> HeldOutScore:  # fmt: skip
-    """Evaluate a student (in eval mode) on `sequences` blocks evenly spaced over the loader's split; `own` is the
-    scorer of an objective that has one.
-
-    All processes call this together and share the sequences; each runs the same number of forward passes.
-    """
+    """Evaluate a student (in eval mode) on blocks evenly spaced over the split, shared by all processes; `own`: a
+    scorer."""
     if data.blocks < ranks.world:
         raise UserError(f"the {data.split} split has {data.blocks} blocks of {data.length} tokens for {ranks.world} "
                         "processes: hold out more text, or use --eval_every 0")  # fmt: skip

@@ -61,15 +61,16 @@ class RunFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the folder if need be, and keep a second run out of it."""
-        with ExitStack() as stack:
-            self.ranks.on_first(lambda: self._hold(stack))
-            yield
 
-    def _hold(self, stack: ExitStack) -> None:
-        with os_errors("write", self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        busy = f"another process is at work on {self.path}: wait for it, or name another --out"
-        stack.enter_context(locked(self.path, busy))
+        def hold() -> None:
+            with os_errors("write", self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+            busy = f"another process is at work on {self.path}: wait for it, or name another --out"
+            stack.enter_context(locked(self.path, busy))
+
+        with ExitStack() as stack:
+            self.ranks.on_first(hold)
+            yield
 
     def claim(self, config: dict[str, Any], session: dict[str, Any], free: set[str], steps: int) -> Claimed:
         """Recognise the folder, of a run of so many steps: refuse a changed config, clear what a kill left behind."""
@@ -85,7 +86,8 @@ class RunFolder:
                 run = json.loads(about.read_text("utf-8"))
                 sessions, before = list(run["sessions"]), int(run["config"]["trainer"]["steps"])
                 changed = differences(run["config"], config, free)
-        if changed and self._anything_kept():
+        kept = (self.path / "state", self.path / "rounds", self.checkpoint)  # where weights of this run would lie
+        if changed and any(folder.is_dir() and any(folder.iterdir()) for folder in kept):
             raise UserError(f"{self.path} holds a run with another config ({'; '.join(changed)}): repeat its options, "
                             "or name another --out")  # fmt: skip
         if changed:
@@ -100,11 +102,6 @@ class RunFolder:
                             "name another --out, or remove it to start again")  # fmt: skip
         write_json(about, {"config": config, "sessions": [*sessions, {"step": step, **session}]})
         return Claimed(step, before, sessions[-1] if sessions else {}, exported == steps)
-
-    def _anything_kept(self) -> bool:
-        """Whether there are weights of this run on disk, whole or not."""
-        folders = (self.path / "state", self.path / "rounds", self.checkpoint)
-        return any(folder.is_dir() and any(folder.iterdir()) for folder in folders)
 
     def _exported_step(self) -> int:
         """The step of the run's checkpoint, -1 if there is none."""

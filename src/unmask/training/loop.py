@@ -41,9 +41,8 @@ from unmask.training.metrics import BEHIND, Arrivals, MetricsLog, Window
 from unmask.training.optim import learning_rate
 from unmask.training.rounds import Rounds
 from unmask.training.speed import Stopwatch, matmul_rate
-from unmask.training.stopping import Stop
 from unmask.training.student import Student
-from unmask.training.watch import AttentionWatch, LossWatch
+from unmask.training.watch import AttentionWatch, LossWatch, Stop
 
 if TYPE_CHECKING:
     from unmask.training.trainer import Trainer

@@ -90,8 +90,7 @@ class Muon(torch.optim.AdamW):
         state = self.state[parameter]
         if not state:
             state["exp_avg"] = torch.zeros_like(parameter)
-        found: Tensor = state["exp_avg"]
-        return found
+        return state["exp_avg"]
 
 
 def orthogonal(matrices_NAB: Tensor) -> Tensor:

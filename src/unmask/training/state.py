@@ -52,9 +52,6 @@ def rows_here(tensor: Tensor) -> Rows:
     return Rows(local, start, start + local.shape[0])
 
 
-# --- writing ----------------------------------------------------------------------------------------------------------
-
-
 def save_state(path: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any], ranks: Ranks) -> None:
     """Write a state; all processes call this together. If it fails, nothing of it is left and older states stand."""
     filling = path.with_name(f".{path.name}.new-unsealed")  # one name for all processes; core.files sweeps it
@@ -119,14 +116,9 @@ def _seal(filling: Path, path: Path, tensors: Mapping[str, Tensor], facts: dict[
         swap_in(filling, path)
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
 def load_state(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks, cure: str) -> dict[str, Any]:
-    """Fill tensors in place with a saved state, however many processes wrote it; returns its facts.
-
-    `cure` says what to do about a damaged one. All processes call this together.
-    """
+    """Fill tensors in place with a saved state; returns its facts. `cure` is for a damaged one. For all processes
+    together."""
 
     def work() -> Any:
         with reading(path, "the training state", cure):
@@ -139,8 +131,7 @@ def load_state(path: Path, tensors: Mapping[str, Tensor], ranks: Ranks, cure: st
             _fill(path, tensors, index["tensors"])
             return index["facts"]
 
-    facts: dict[str, Any] = ranks.together(work)[0]
-    return facts
+    return ranks.together(work)[0]
 
 
 def _there(path: Path) -> Path:

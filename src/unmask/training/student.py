@@ -74,9 +74,7 @@ class Student:
         return {name: _gathered(tensor) for name, tensor in tensors.items()}
 
     def built(self, kind: Weights) -> Any:
-        """The model by itself, in eval mode. It shares the run's tensors where they are whole: use it, or copy it,
-        before the next step. All processes call this together.
-        """
+        """The model by itself, in eval mode, with the run's own tensors: use or copy it before the next step."""
         return self.holding(self.trained(kind))
 
     def holding(self, trained: Mapping[str, Tensor]) -> Any:

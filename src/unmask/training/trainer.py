@@ -6,30 +6,33 @@ Running `fit` again with the same options continues the run in `out`; with other
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
 from unmask.checkpoint.io import Checkpoint, has_raw, stored
-from unmask.core.errors import UserError
+from unmask.core.errors import UserError, unknown
 from unmask.core.progress import note
 from unmask.core.provenance import device_name
 from unmask.core.ranks import Ranks, joined
 from unmask.data.answers import Data
 from unmask.data.loader import Loader
 from unmask.data.shards import ShardSet
-from unmask.models.family import config_to_json, family_of, plain
+from unmask.models.denoiser import is_causal
+from unmask.models.family import config_to_json, family_of, plain, trainable
+from unmask.objectives.ar import AR
 from unmask.objectives.base import Objective, describe
 from unmask.training import optim
-from unmask.training.check import check_fit, check_settings, check_watched
 from unmask.training.distributed import Kind
 from unmask.training.folder import RunFolder
 from unmask.training.guard import Guard
 from unmask.training.loop import Run
+from unmask.training.rounds import Rounds
 
 # What may change between two sessions of one run: how it is watched, where and how spread out it is computed, and how
 # long it is to be. A model it started from is known by its weights.
@@ -106,7 +109,23 @@ class Trainer:
     out: str | Path | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        least = dict.fromkeys(("steps", "batch", "log_every", "keep", "eval_batches", "micro_batch"), 1)
+        least |= dict.fromkeys(
+            ("warmup", "eval_every", "save_every", "weight_decay", "clip", "beta1", "beta2", "ema"), 0
+        )
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and not value >= bound:
+                raise UserError(f"{name} must be at least {bound}, not {value}")
+            if name in ("beta1", "beta2", "ema") and not value < 1:
+                raise UserError(f"{name} must be at least 0 and below 1, not {value}")
+        for name in ("lr", "muon_lr"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise UserError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
+        names = {"precision": ("fp32", "bf16"), "decay": get_args(optim.Decay), "parallel": get_args(Kind)}
+        for name, allowed in (names | {"optimiser": get_args(optim.Kind)}).items():
+            if getattr(self, name) not in allowed:
+                raise unknown(name, str(getattr(self, name)), allowed)
 
     def __repr__(self) -> str:
         """What differs from the defaults."""
@@ -178,3 +197,34 @@ class Trainer:
             warning = "since the last session: the weights will not be bit for bit those of an undisturbed run"
             note(f"{', '.join(changed)} {warning}", ranks.first)
         return start, finished
+
+
+def check_fit(trainer: Trainer, model: Any, objective: Objective, data: Data, ranks: Ranks) -> None:
+    if data.length > model.length:
+        raise UserError(f"sequences of {data.length} tokens are longer than the model's {model.length}: shorten them")
+    mask_is_last = model.mask_id == model.vocab_size - 1  # else it is one of the tokenizer's own tokens
+    size = data.tokenizer.size + mask_is_last
+    if size > model.vocab_size or (mask_is_last and size < model.vocab_size):
+        raise UserError(f"the data's tokenizer {data.tokenizer.name!r} has {data.tokenizer.size} tokens, the model "
+                        f"{model.vocab_size} states: prepare the text with the model's tokenizer")  # fmt: skip
+    few = data.eval_batches(min(8, data.blocks), 1)
+    if model.mask_id is not None and any(bool((batch.tokens_BL == model.mask_id).any()) for batch in few):
+        raise UserError(f"the model's mask, state {model.mask_id}, is a token of the text: take one it never has")
+    if not trainable(model):
+        raise UserError("no parameter of the model takes gradients: there is nothing to train")
+    if isinstance(objective, AR) != is_causal(model):
+        raise UserError("AR is for a causal model, DiT(causal=True), and any other objective for one that is not")
+    if trainer.parallel == "fsdp" and not ranks.grouped:
+        raise UserError("--parallel fsdp spreads a model over processes: start them with torchrun, or leave it out")
+    if trainer.parallel == "fsdp" and trainer.optimiser == "muon":
+        raise UserError("muon needs whole matrices, and fsdp cuts them up: take --parallel ddp, or optimiser adamw")
+    if trainer.batch % ranks.world:
+        raise UserError(f"batch {trainer.batch} is not a multiple of the {ranks.world} processes that share it")
+
+
+def check_watched(trainer: Trainer, objective: Objective, guard: Guard | None) -> None:
+    if isinstance(objective, Rounds) and trainer.steps > objective.steps:
+        rounds = f"{objective.curriculum.rounds} rounds of {objective.round_steps}"
+        raise UserError(f"{trainer.steps} steps are more than {rounds}: take at most {objective.steps}, or more rounds")
+    if guard is not None and not trainer.eval_every:
+        raise UserError("the guard looks at the student when it is evaluated: give --eval_every, or use --guard off")

@@ -34,8 +34,7 @@ from unmask.processes import Process, process_named
 from unmask.processes.schedule import schedule_named
 from unmask.training.chain import train_chain
 from unmask.training.guard import Bounds, Guard
-from unmask.training.round_table import round_table
-from unmask.training.rounds import make_rounds
+from unmask.training.rounds import make_rounds, round_table
 from unmask.training.trainer import Trainer
 
 Corpora = str | Path | Sequence[str | Path]
@@ -135,7 +134,9 @@ def train(
     loader = _loader(data, corpora, tokenizer, length, weights, wrap, trainer.seed)
     if process is not None or schedule is not None:
         noise = process_named(process or noise.name, schedule_named(schedule) if schedule else noise.schedule)
-    loss = _objective(objective, process=noise, plan=plan, plan_steps=own_steps, exact_counts=exact_counts, soft=soft)
+    kind = objective_named(objective)
+    given = {"process": noise, "plan": plan, "plan_steps": own_steps, "exact_counts": exact_counts, "soft": soft}
+    loss = kind(**{field.name: given[field.name] for field in dataclasses.fields(kind) if field.name in given})
     return trainer.fit(model, loss, loader, facts={"from": start})
 
 
@@ -281,12 +282,6 @@ def _usual_process(objective: str) -> str:
     own = next((field for field in dataclasses.fields(objective_named(objective)) if field.name == "process"), None)
     made = own.default_factory() if own and own.default_factory is not dataclasses.MISSING else None
     return getattr(made, "name", "masked")
-
-
-def _objective(name: str, **given: Any) -> Any:
-    """An objective by name, from what it has a use for of these; any other setting of its own is its default."""
-    kind = objective_named(name)
-    return kind(**{key: given[key] for key in given.keys() & {field.name for field in dataclasses.fields(kind)}})
 
 
 def load_teacher(teacher: Checkpoint | str | Path) -> Checkpoint:

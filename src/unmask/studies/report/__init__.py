@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.core.files import write_text
-from unmask.studies.report import plots, tables, timing
+from unmask.studies.report import plots, tables
 from unmask.studies.report.figures import figures
 from unmask.studies.report.words import facts, headline, meaning
 from unmask.studies.results import Cell, Results
@@ -36,7 +36,7 @@ def write_report(results: Results, folder: Path) -> Path:
         "palettes": (plots.LIGHT, plots.DARK),
         "tables": _tables(results),
         "samples": _samples(results),
-        "models": _models(results),
+        "models": tables.models(results),
         "used": json.dumps(used, indent=2, ensure_ascii=False, default=str),
     }
     for name in ("report.md", "report.html"):
@@ -46,8 +46,8 @@ def write_report(results: Results, folder: Path) -> Path:
 
 def _tables(results: Results) -> list[tables.Table]:
     makers = (
-        tables.main_table, timing.rival, tables.questions, tables.speed_ups, tables.two_by_two, tables.likelihood,
-        tables.one_token_a_step, tables.path_gaps, tables.diversity, timing.wall_clock, timing.speed,
+        tables.main_table, tables.rival, tables.questions, tables.speed_ups, tables.two_by_two, tables.likelihood,
+        tables.one_token_a_step, tables.path_gaps, tables.diversity, tables.wall_clock, tables.speed,
     )  # fmt: skip
     return [table for table in (make(results) for make in makers) if table.rows]
 
@@ -60,9 +60,3 @@ def _samples(results: Results) -> dict[str, list[Cell]]:
     cells_under["real text and other texts"] = given[:3]
     with_texts = {heading: [cell for cell in cells if cell.samples] for heading, cells in cells_under.items()}
     return {heading: cells for heading, cells in with_texts.items() if cells}
-
-
-def _models(results: Results) -> tables.Table:
-    rows = [[name, about["role"], str(about["sha256"] or "–")[:16]] for name, about in results.models.items()]
-    note = "results.json beside this page holds every cell with its own record."
-    return tables.Table("Provenance", ["model", "role", "sha256 of the weights"], rows, note)

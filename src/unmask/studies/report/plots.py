@@ -138,25 +138,15 @@ def _draw(axes: Any, panel: Panel, scaled: Sequence[Panel]) -> None:
                 color=LIGHT[series.colour], markeredgecolor=LIGHT["card"], markeredgewidth=0.6,
                 gid=f"says:{point.says}",
             )  # fmt: skip
-    points = [point for one in scaled for series in one.series for point in series.points]
     axes.set_xscale("log" if panel.log_x else "linear")
-    axes.set_xlim(_limits([point.x for point in points], panel.log_x))
-    heights = [y for point in points for y in (point.y, point.low, point.high) if y is not None]
-    axes.set_ylim(_limits(heights))
+    every = [point for one in scaled for series in one.series for point in series.points]
+    axes.update_datalim([(p.x, y) for p in every for y in (p.y, p.low, p.high) if y is not None])
+    axes.margins(0.06)
     _ticks(axes.xaxis, panel.log_x)
     _ticks(axes.yaxis)
     axes.set_title(panel.title)
     axes.set_xlabel(panel.across)
     axes.set_title(panel.up, loc="right", weight="normal", fontsize=8, color=LIGHT["soft"])
-
-
-def _limits(numbers: Sequence[float], log: bool = False) -> tuple[float, float]:
-    """A little wider than the numbers."""
-    known = [number for number in numbers if math.isfinite(number) and (not log or number > 0)] or [1.0]
-    ends = [math.log(end) if log else end for end in (min(known), max(known))]
-    margin = 0.06 * (ends[1] - ends[0]) or max(0.1 * abs(ends[0]), 0.1)
-    low, high = ends[0] - margin, ends[1] + margin
-    return (math.exp(low), math.exp(high)) if log else (low, high)
 
 
 def _ticks(axis: Any, log: bool = False) -> None:

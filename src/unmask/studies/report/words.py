@@ -20,20 +20,16 @@ class Headline:
 NAMES = {"temperature": "temperature", "top_p": "top-p"}
 
 
-def _set(entry: Json) -> str:
-    return f"with its {' or its '.join(NAMES[kind] for kind in entry['gap_to']) or 'temperature'} set"
-
-
 def headline(results: Results) -> Headline:
-    """The speed-up at equal own entropy of the headline's cell; 'x faster' only where its lower end is above 1, and its
-    texts do not look wrong."""
+    """The speed-up of the headline's cell; 'x faster' only where its lower end is above 1 and its texts look right."""
     entry = results.analysis["headline"]
     if entry is None:
         return Headline("Measured, not compared", f"No speed-up is stated: {_why_none(results)}.")
-    speed_up = entry["speed_up"]
+    speed_up, control = entry["speed_up"], " or its ".join(NAMES[kind] for kind in entry["gap_to"]) or "temperature"
     about = (
         f"{entry['model']} in {entry['steps']} steps on the plan {entry['plan']} (own entropy {entry['entropy']:.3f} "
-        f"nats a byte), against {results.analysis['teacher']} on the same plan {_set(entry)} to the same entropy"
+        f"nats a byte), against {results.analysis['teacher']} on the same plan with its {control} set to the same "
+        "entropy"
     )
     if speed_up["value"] is None:
         why = "No control of the teacher has the student's own entropy, and nothing is extrapolated."
@@ -112,7 +108,9 @@ def _speed(results: Results, entry: Json) -> str:
         }[speed_up["relation"]]
         times = f"{SIGNS[speed_up['relation']]}{speed_up['value']:.1f} times as many"
         return f"{there}: {times}, with 95% confidence {ends}."
-    if _worse(entry):
+    high, loss = entry["speed_up"]["high"], entry["gap"]["low"]
+    # the gap is asked too: in the teacher's fewest steps no speed-up below 1 can be seen
+    if (high is not None and high < 1) or (loss is not None and loss > 0):
         return (
             f"At the same own entropy, {name} in {steps} is worse than {teacher} in as many: 95% interval of the "
             f"speed-up {ends}."
@@ -126,16 +124,6 @@ def _speed(results: Results, entry: Json) -> str:
         f"At the same own entropy, {name} in {steps} cannot be distinguished from {teacher} in as many (95% interval "
         f"of the speed-up {ends}): a lower Gen PPL here may be no more than lowering the teacher's temperature gives."
     )
-
-
-def _worse(entry: Json) -> bool:
-    """Whether the speed-up is surely below 1, or the gap at equal NFE surely a loss.
-
-    The gap is asked too, because in the teacher's fewest steps no speed-up below 1 can be seen: a teacher that is
-    better there already has no smaller number of steps to be read off at.
-    """
-    high, loss = entry["speed_up"]["high"], entry["gap"]["low"]
-    return (high is not None and high < 1) or (loss is not None and loss > 0)
 
 
 def _gap(entry: Json) -> str:
@@ -198,11 +186,6 @@ def _gap_of(cell: Cell) -> str:
     return f"{gap['value']:.3f} {limits(gap)}"
 
 
-def _ppl(cell: Cell) -> str:
-    ppl = cell.scores["gen_ppl"]
-    return f"{ppl['value']:.1f} {limits(ppl, digits=1)}"
-
-
 def _likelihood_of(results: Results, entry: Json) -> Json | None:
     names = ("model", "plan", "steps")
     differences = results.analysis["likelihood"]
@@ -222,10 +205,11 @@ def _likelihood(results: Results, entry: Json) -> str:
 
 
 def _real(results: Results) -> str:
-    cells = [c for name in results.named("real") for c in results.where(model=name) if "gen_ppl" in c.scores]
-    if not cells:
-        return ""
-    return f"Real text has a Gen PPL of {_ppl(cells[0])}: a lower one is not better writing."
+    for ppl in (cell.scores.get("gen_ppl") for name in results.named("real") for cell in results.where(model=name)):
+        if ppl:
+            said = f"{ppl['value']:.1f} {limits(ppl, digits=1)}"
+            return f"Real text has a Gen PPL of {said}: a lower one is not better writing."
+    return ""
 
 
 def _diversity(results: Results) -> list[str]:

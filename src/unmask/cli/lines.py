@@ -1,11 +1,27 @@
-"""What `unmask lm-eval` prints."""
+"""What verbs print that have a line or two to say."""
 
 from __future__ import annotations
 
 from unmask.cli.parser import Call
+from unmask.models.family import plain
 
 
-def present(call: Call) -> None:
+def converted(call: Call) -> None:
+    checkpoint = call()
+    count = sum(parameter.numel() for parameter in plain(checkpoint.model).parameters())
+    print(f"{call.keywords['target']}: {count:,} parameters in {call.keywords['format']} format")
+
+
+def exported(call: Call) -> None:
+    about = call()
+    print(f"{call.keywords['onnx']}: body and head of {about['parameters']:,} parameters, stored in {about['storage']}")
+
+
+def pushed(call: Call) -> None:
+    print(f"{call.keywords['repository']}: {call()}")
+
+
+def scored(call: Call) -> None:
     """Run the tasks, then say every score of each."""
     result = call()
     for task, scores in result["results"].items():
