@@ -270,9 +270,9 @@ def tasks_figure(runs: Runs) -> bytes:
             counts = sorted({c["steps"] for c in run.said["cells"]})
             axis.set_xscale("log", base=2)
             axis.set_xticks(counts, [str(n) for n in counts])
-            students = any(c["model"] in STUDENTS for c in run.said["cells"])
-            more = "; dotted: MCD, dots and dashes: SDTT" if students else ""
-            places = "; dots: one that knows the place" if any(c["model"] == "places" for c in run.said["cells"]) else ""
+            kinds = {c["model"] for c in run.said["cells"]}
+            more = "; dotted: MCD, dots and dashes: SDTT" if kinds & {*STUDENTS} else ""
+            places = "; dots: one that knows the place" if "places" in kinds else ""
             axis.set_xlabel(f"forwards (dashed: with the head{places}{more})")
             axis.set_ylim(-3, 103)
             axis.set_title(title)
