@@ -1,9 +1,11 @@
 """The tasks of studies/tasks: what is made is right, and whatever is changed in it is found."""
 
 import json
+import math
 import random
 
 import pytest
+import torch
 
 
 def test_records_are_right_and_of_one_length(script) -> None:
@@ -77,6 +79,21 @@ def test_chi_square_is_zero_for_equal_counts_and_largest_for_one_kind(script) ->
     rng = random.Random(0)
     passed = sum(collect.chi_square(rng.choices(grids, k=1500), 288)["p"] > 0.1 for _ in range(100))
     assert 78 < passed < 99, "nine in ten draws of the uniform law"
+
+
+def test_what_a_step_loses_is_measured_against_the_law_of_all_grids(script):
+    """Whatever the steps, the exact law of a grid is 1/288; cells that are no longer free cost nothing; what is given is
+    left out."""
+    grids = torch.tensor([[int(c) for c in grid] for grid in script("tasks/sudoku").every_small_grid()])
+    which, steps = torch.arange(288), torch.randint(4, (288, 16), generator=torch.Generator().manual_seed(0))
+    exact = script("tasks/lost").exact
+    torch.testing.assert_close(exact(grids, steps, which, 4).sum(1), torch.full((288,), -math.log(288)).double())
+    rows = torch.arange(4).repeat_interleave(4).expand(288, -1)
+    by_row = exact(grids, rows, which, 4)
+    torch.testing.assert_close(by_row[:, 0], torch.full((288,), -math.log(24)).double())
+    assert not by_row[:, 3].any()
+    given = torch.where(rows == 0, -1, rows)
+    torch.testing.assert_close(exact(grids, given, which, 4)[:, 1:], by_row[:, 1:])
 
 
 def test_a_puzzle_has_thirty_givens_and_one_solution(script) -> None:
