@@ -82,8 +82,7 @@ def test_chi_square_is_zero_for_equal_counts_and_largest_for_one_kind(script) ->
 
 
 def test_what_a_step_loses_is_measured_against_the_law_of_all_grids(script):
-    """Whatever the steps, the exact law of a grid is 1/288; cells that are no longer free cost nothing; what is given is
-    left out."""
+    """Whatever the steps, a grid has the probability 1/288; cells that are settled cost nothing, nor what is given."""
     grids = torch.tensor([[int(c) for c in grid] for grid in script("tasks/sudoku").every_small_grid()])
     which, steps = torch.arange(288), torch.randint(4, (288, 16), generator=torch.Generator().manual_seed(0))
     exact = script("tasks/lost").exact
