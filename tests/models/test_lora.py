@@ -182,21 +182,27 @@ def test_every_family_takes_it_and_its_head_does_not(name):
     assert not torch.allclose(adapted(IDS), model(IDS), atol=1e-2)
 
 
+def saved_with_an_adapter(model, folder):
+    """A model in folder/base, and beside it in folder/adapter what has been trained, as it were."""
+    import unmask
+
+    unmask.save(unmask.Checkpoint(model), folder / "base")
+    adapted = with_adapter(unmask.load(folder / "base").model, Lora(True, 2, 4.0, 0.0), str(folder / "base"), 0)
+    with torch.no_grad():
+        for value in trainable(adapted).values():
+            value.normal_(std=0.3)
+    unmask.save(unmask.Checkpoint(adapted), folder / "adapter")
+    return adapted
+
+
 @pytest.mark.parametrize("name", ["dream", "sdar"])
 def test_peft_merges_an_adapter_of_a_decoder_into_transformers_own_class_as_we_do(name, tmp_path):
     import peft
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    import unmask
-
     model = MAKERS[name](name).eval()
     shape, kind = model.config, {"dream": "qwen2", "sdar": "qwen3"}[name]
-    unmask.save(unmask.Checkpoint(model), tmp_path / "base")
-    adapted = with_adapter(unmask.load(tmp_path / "base").model, Lora(True, 2, 4.0, 0.0), str(tmp_path / "base"), 0)
-    with torch.no_grad():
-        for value in trainable(adapted).values():
-            value.normal_(std=0.3)
-    unmask.save(unmask.Checkpoint(adapted), tmp_path / "adapter")
+    adapted = saved_with_an_adapter(model, tmp_path)
     config = AutoConfig.for_model(
         kind, vocab_size=shape.vocab_size, hidden_size=shape.hidden, num_hidden_layers=shape.blocks,
         num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, intermediate_size=shape.mlp,
@@ -219,12 +225,7 @@ def test_peft_reads_an_adapter_of_a_bert_on_transformers_own_class_and_back(tmp_
     from unmask.models.masked_lm.network import transformers_config
 
     model = _bert("masked_lm").eval()
-    unmask.save(unmask.Checkpoint(model), tmp_path / "base")
-    adapted = with_adapter(unmask.load(tmp_path / "base").model, Lora(True, 2, 4.0, 0.0), str(tmp_path / "base"), 0)
-    with torch.no_grad():
-        for value in trainable(adapted).values():
-            value.normal_(std=0.3)
-    unmask.save(unmask.Checkpoint(adapted), tmp_path / "adapter")
+    adapted = saved_with_an_adapter(model, tmp_path)
     theirs = BertForMaskedLM(transformers_config(model.config.shape, "bert")).eval()
     state = model.state_dict()
     names = {
